@@ -1,0 +1,1 @@
+"""Multi-head attention: heads, weight paths, kernel sums, energy and mobility."""

@@ -1,0 +1,196 @@
+r"""Everything the model says at given points, derived from one pass over the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from .. import sphere
+from .heads import Heads
+from .kernel import KernelSums
+
+__all__ = ["Fields", "KernelOverflowError"]
+
+Array = NDArray[np.float64]
+
+
+class KernelOverflowError(OverflowError):
+    """A mobility, an energy or a slope exceeds the largest double (about e^709)."""
+
+
+def _finite(value: Array, name: str, heads: Heads) -> Array:
+    if not np.all(np.isfinite(value)):
+        raise KernelOverflowError(
+            f"the {name} overflows double precision (e^709): the largest head has norm "
+            f"{heads.norms.max():.4g}; scale the heads down. Softmax velocities and mobility "
+            "ratios stay finite for such heads"
+        )
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """Mobilities, first variation, gradient and velocities at ``m`` points ``at``.
+
+    Attributes
+    ----------
+    at : (m, d)
+        Points of evaluation, on the sphere.
+    heads : Heads
+        Heads at the time of evaluation.
+    sign : int
+        +1 for the flow of E, -1 for that of -E.
+    sums : KernelSums
+        The kernel sums at ``at``.
+    """
+
+    at: Array
+    heads: Heads
+    sign: int
+    sums: KernelSums
+
+    @property
+    def _mean(self) -> Array:
+        if self.sums.mean is None:
+            raise ValueError("these fields were evaluated at order 0: no gradients")
+        return self.sums.mean
+
+    @property
+    def head_mobility(self) -> Array:
+        """``b_h`` at the points, shape (H, m)."""
+        with np.errstate(over="ignore"):
+            return _finite(np.exp(self.sums.log_mobility), "head mobility", self.heads)
+
+    @cached_property
+    def log_effective_mobility(self) -> Array:
+        """Logarithm of the harmonic mean ``bhat``, shape (m,)."""
+        if self.heads.count == 1:
+            return self.sums.log_mobility[0]
+        return -logsumexp(-self.sums.log_mobility, axis=0, b=self.heads.weights[:, None])
+
+    @property
+    def effective_mobility(self) -> Array:
+        """``bhat = 1 / sum_h w_h / b_h``, shape (m,)."""
+        with np.errstate(over="ignore"):
+            return _finite(np.exp(self.log_effective_mobility), "effective mobility", self.heads)
+
+    @cached_property
+    def _weighted_mobility(self) -> Array:
+        """``w_h b_h``, shape (H, m)."""
+        return self.heads.weights[:, None] * self.head_mobility
+
+    @property
+    def first_variation(self) -> Array:
+        """``V = sign * sum_h w_h b_h``, shape (m,)."""
+        with np.errstate(over="ignore"):
+            total = self.sign * self._weighted_mobility.sum(axis=0)
+        return _finite(total, "first variation", self.heads)
+
+    def energy(self, weights: Array) -> float:
+        """``E = 1/2 sum_i a_i V(x_i)`` when ``at`` are the measure's own points."""
+        with np.errstate(over="ignore"):
+            value = np.asarray(0.5 * weights @ self.first_variation)
+        return float(_finite(value, "energy", self.heads))
+
+    @cached_property
+    def log_mobility_gradient(self) -> Array:
+        """``grad log b_h = P_x D_h m_h``, shape (H, m, d): finite for heads of any strength."""
+        return sphere.project(self.at, np.matmul(self._mean, self.heads.matrices))
+
+    @property
+    def gradient(self) -> Array:
+        """``p = sign * P_x sum_h w_h grad b_h``, shape (m, d)."""
+        with np.errstate(over="ignore"):
+            total = np.einsum("hm,hmd->md", self._weighted_mobility, self.log_mobility_gradient)
+        return _finite(self.sign * total, "gradient", self.heads)
+
+    @property
+    def _mobility_ratio(self) -> Array:
+        """``w_h b_h / bhat``, shape (H, m), from differences of logarithms."""
+        with np.errstate(over="ignore"):
+            ratio = np.exp(self.sums.log_mobility - self.log_effective_mobility)
+        return self.heads.weights[:, None] * ratio
+
+    @cached_property
+    def gradient_velocity(self) -> Array:
+        """``v_grad = -p / bhat``, shape (m, d)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = np.einsum("hm,hmd->md", self._mobility_ratio, self.log_mobility_gradient)
+        return _finite(-self.sign * total, "gradient velocity", self.heads)
+
+    @cached_property
+    def softmax_velocity(self) -> Array:
+        """``v_soft = -sign * sum_h w_h grad log b_h``, shape (m, d)."""
+        return -self.sign * np.einsum("h,hmd->md", self.heads.weights, self.log_mobility_gradient)
+
+    def velocity(self, kind: str) -> Array:
+        """``gradient_velocity`` or ``softmax_velocity``, by name."""
+        return self.gradient_velocity if kind == "gradient" else self.softmax_velocity
+
+    @property
+    def effective_mobility_gradient(self) -> Array:
+        """``grad bhat = bhat sum_h w_h (bhat / b_h) grad log b_h``, shape (m, d)."""
+        ratio = np.exp(self.log_effective_mobility - self.sums.log_mobility)
+        share = self.heads.weights[:, None] * ratio
+        log_gradient = np.einsum("hm,hmd->md", share, self.log_mobility_gradient)
+        return self.effective_mobility[:, None] * log_gradient
+
+    def mobility_weighted(self, weights: Array, vectors: Array, name: str) -> float:
+        """``sum_i a_i bhat_i |u_i|^2`` without overflow before the sum itself does."""
+        lengths = np.sqrt(np.einsum("md,md->m", vectors, vectors))
+        with np.errstate(over="ignore", divide="ignore"):
+            logs = self.log_effective_mobility + 2 * np.log(lengths)
+            total = np.asarray(weights @ np.exp(logs))
+        return float(_finite(total, name, self.heads))
+
+    def slope_squared(self, weights: Array) -> float:
+        """``G^2 = int |p|^2 / bhat dmu = int bhat |v_grad|^2 dmu``."""
+        return self.mobility_weighted(weights, self.gradient_velocity, "squared slope")
+
+    def metric_speed_squared(self, weights: Array, kind: str) -> float:
+        """``int bhat |v|^2 dmu`` for the velocity named ``kind``."""
+        return self.mobility_weighted(weights, self.velocity(kind), "squared metric speed")
+
+    def defect_rate(self, weights: Array) -> float:
+        """``1/2 int bhat |v_soft - v_grad|^2 dmu``; exactly zero for one head."""
+        if self.heads.count == 1:
+            return 0.0
+        gap = self.softmax_velocity - self.gradient_velocity
+        return 0.5 * self.mobility_weighted(weights, gap, "defect rate")
+
+    def energy_time_derivative(self, weights: Array, derivative: Array) -> float:
+        """``sign/2 sum_h w_h iint <x, D_h' y> exp<x, D_h y>``, at the measure's own points."""
+        means = np.matmul(self._mean, derivative)
+        rates = np.einsum("md,hmd->hm", self.at, means)
+        with np.errstate(over="ignore", invalid="ignore"):
+            density = np.einsum("hm,hm->m", self._weighted_mobility, rates)
+            value = np.asarray(0.5 * self.sign * weights @ density)
+        return float(_finite(value, "time derivative of the energy", self.heads))
+
+    def first_variation_hessian(self) -> Array:
+        r"""Riemannian Hessian of V at the points as ambient matrices, shape (m, d, d).
+
+        .. math:: P_x \Big(\sum_h w_h D_h \int y y^T e^{\langle x, D_h y\rangle} d\mu(y) D_h\Big) P_x
+                  - \langle x, \bar\nabla V\rangle P_x
+        """
+        if self.sums.second is None:
+            raise ValueError("these fields were evaluated below order 2: no second moments")
+        matrices = self.heads.matrices
+        with np.errstate(over="ignore", invalid="ignore"):
+            inner = self._weighted_mobility[:, :, None, None] * self.sums.second
+            ambient = np.einsum("hij,hmjk,hkl->mil", matrices, inner, matrices, optimize=True)
+            radial = np.einsum(
+                "hm,md,hmd->m",
+                self._weighted_mobility,
+                self.at,
+                np.matmul(self._mean, matrices),
+                optimize=True,
+            )
+        x = self.at
+        tangent = np.eye(x.shape[1]) - x[:, :, None] * x[:, None, :]
+        hessian = tangent @ ambient @ tangent - radial[:, None, None] * tangent
+        return _finite(self.sign * hessian, "Hessian of the first variation", self.heads)

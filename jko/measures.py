@@ -1,0 +1,201 @@
+r"""Token clouds: probability measures :math:`\mu = \sum_i a_i \delta_{x_i}` on the sphere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import vonmises_fisher
+
+from . import sphere
+from ._validation import (
+    UNIT_TOLERANCE,
+    finite_array,
+    frozen,
+    positive_integer,
+    positive_number,
+    probability_weights,
+)
+
+__all__ = ["TokenCloud"]
+
+Array = NDArray[np.float64]
+Rng = np.random.Generator | int | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenCloud:
+    r"""A weighted token cloud :math:`\mu = \sum_i a_i \delta_{x_i}` on :math:`S^{d-1}`.
+
+    Validated and immutable: the arrays are read-only double-precision copies.
+
+    Parameters
+    ----------
+    points : (n, d) array_like
+        Unit vectors, ``n >= 1``, ``d >= 2``.  Norms may be off by float32 rounding (1e-6);
+        they are then renormalised.
+    weights : (n,) array_like, optional
+        Nonnegative, summing to 1.  Uniform by default.  A token of weight zero is a test
+        particle: it feels the others and is not felt.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the argument, the index and the value that is wrong.
+    """
+
+    points: Array
+    weights: Array = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        points = finite_array(self.points, "points", 2)
+        n, dim = points.shape
+        if n == 0:
+            raise ValueError("points must hold at least one token, got shape " f"{points.shape}")
+        if dim < 2:
+            raise ValueError(f"points must have dimension d >= 2, got shape {points.shape}")
+        norms = np.linalg.norm(points, axis=1)
+        off = np.abs(norms - 1)
+        if (off > UNIT_TOLERANCE).any():
+            index = int(np.argmax(off))
+            raise ValueError(
+                f"points must be unit vectors, got |points[{index}]| = {norms[index]:.6g}; "
+                "TokenCloud.normalized divides by the norms"
+            )
+        object.__setattr__(self, "points", frozen(sphere.normalize(points)))
+        object.__setattr__(
+            self, "weights", frozen(probability_weights(self.weights, n, "weights"))
+        )
+
+    @property
+    def n(self) -> int:
+        """Number of tokens."""
+        return int(self.points.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of the ambient space."""
+        return int(self.points.shape[1])
+
+    def __repr__(self) -> str:
+        uniform = np.ptp(self.weights) == 0
+        return f"TokenCloud(n={self.n}, dim={self.dim}, weights={'uniform' if uniform else 'given'})"
+
+    @classmethod
+    def normalized(cls, points: ArrayLike, weights: ArrayLike | None = None) -> TokenCloud:
+        """The cloud of ``points / |points|``, weights divided by their sum; zero vectors are an error."""
+        array = finite_array(points, "points", 2)
+        norms = np.linalg.norm(array, axis=1)
+        if (norms == 0).any():
+            raise ValueError(f"points[{int(np.argmin(norms))}] is zero and has no direction")
+        if weights is not None:
+            weights = finite_array(weights, "weights", 1)
+            weights = weights / weights.sum()
+        return cls(array / norms[:, None], weights)  # type: ignore[arg-type]
+
+    @classmethod
+    def uniform(cls, n: int, dim: int = 3, rng: Rng = None) -> TokenCloud:
+        """``n`` independent uniform tokens on the sphere of R^dim."""
+        n = positive_integer(n, "n")
+        dim = positive_integer(dim, "dim", 2)
+        return cls(sphere.normalize(np.random.default_rng(rng).standard_normal((n, dim))))
+
+    @classmethod
+    def von_mises_fisher(
+        cls, n: int, mean: ArrayLike, concentration: float, rng: Rng = None
+    ) -> TokenCloud:
+        r"""``n`` tokens of density proportional to :math:`\exp(\kappa \langle m, x\rangle)`."""
+        n = positive_integer(n, "n")
+        direction = finite_array(mean, "mean", 1)
+        if not np.linalg.norm(direction) > 0:
+            raise ValueError("mean must not be zero")
+        law = vonmises_fisher(
+            direction / np.linalg.norm(direction), positive_number(concentration, "concentration")
+        )
+        points = np.atleast_2d(law.rvs(n, random_state=np.random.default_rng(rng)))
+        return cls(sphere.normalize(points))
+
+    @classmethod
+    def clustered(
+        cls, n: int, centers: ArrayLike, noise: float = 0.05, rng: Rng = None
+    ) -> TokenCloud:
+        """``n`` tokens at ``centers`` in turn, with Gaussian noise in R^d, then normalised.
+
+        Parameters
+        ----------
+        n : int
+            Number of tokens; center ``i % len(centers)`` belongs to token ``i``.
+        centers : (k, d) array_like
+            Cluster centers, normalised here.
+        noise : float
+            Standard deviation of the noise of every coordinate.
+        """
+        n = positive_integer(n, "n")
+        if noise != 0:
+            positive_number(noise, "noise")
+        base = finite_array(centers, "centers", 2)
+        base = base[np.arange(n) % base.shape[0]]
+        base = base / np.linalg.norm(base, axis=1, keepdims=True)
+        shifted = base + noise * np.random.default_rng(rng).standard_normal(base.shape)
+        return cls(sphere.normalize(shifted))
+
+    @classmethod
+    def cross_polytope(
+        cls, n: int, dim: int = 3, noise: float = 0.05, rng: Rng = None
+    ) -> TokenCloud:
+        """``n`` tokens clustered near the ``2 dim`` vertices of the cross-polytope."""
+        dim = positive_integer(dim, "dim", 2)
+        return cls.clustered(n, np.concatenate([np.eye(dim), -np.eye(dim)]), noise, rng)
+
+    @classmethod
+    def octahedral(cls, n: int, noise: float = 0.05, rng: Rng = None) -> TokenCloud:
+        """``n`` tokens near the six vertices of the octahedron: the article's initial cloud on S^2."""
+        return cls.cross_polytope(n, 3, noise, rng)
+
+    @classmethod
+    def pentagonal(cls, n: int, noise: float = 0.05, rng: Rng = None) -> TokenCloud:
+        """``n`` tokens near five equispaced angles: the article's initial cloud on the circle."""
+        return cls.clustered(n, sphere.circle_nodes(5), noise, rng)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> TokenCloud:
+        """Read a cloud from ``.npy`` (points), ``.npz`` (``points``, ``weights``) or ``.csv``.
+
+        A ``.csv`` file has one token a row and one coordinate a column; a header line is
+        allowed, and a column headed ``weight`` holds the weights.
+
+        Raises
+        ------
+        ValueError
+            For another suffix, a missing ``points`` array, or invalid contents.
+        """
+        file = Path(path)
+        if file.suffix == ".npy":
+            return cls(np.load(file, allow_pickle=False))
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as archive:
+                if "points" not in archive:
+                    raise ValueError(f"{file} must hold an array 'points', got {archive.files}")
+                weights = archive["weights"] if "weights" in archive else None
+                return cls(archive["points"], weights)
+        if file.suffix == ".csv":
+            return cls(*_read_csv(file))
+        raise ValueError(f"path must end in .npy, .npz or .csv, got {str(file)!r}")
+
+
+def _read_csv(file: Path) -> tuple[Array, Array]:
+    with file.open() as stream:
+        first = stream.readline().strip().split(",")
+    try:
+        [float(cell) for cell in first]
+        names: list[str] = []
+    except ValueError:
+        names = [cell.strip().lower() for cell in first]
+    table = np.loadtxt(file, delimiter=",", skiprows=1 if names else 0, ndmin=2)
+    if "weight" not in names:
+        return table, np.full(table.shape[0], 1 / max(table.shape[0], 1))
+    column = names.index("weight")
+    return np.delete(table, column, axis=1), table[:, column]

@@ -1,0 +1,186 @@
+r"""The unit sphere :math:`S^{d-1} \subset \mathbb{R}^d`, any ``d >= 2``.
+
+Points are unit vectors along the last axis, tangent vectors at ``x`` are ambient
+vectors orthogonal to ``x``; every function broadcasts over leading axes.  Angles and
+distances are great-circle lengths in radians.  No formula here takes ``arccos`` of an
+inner product: that loses half the digits of a short distance and returns zero below
+``1e-8``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
+
+__all__ = [
+    "AntipodalError",
+    "circle_nodes",
+    "distance",
+    "distance_matrix",
+    "exp",
+    "fibonacci_nodes",
+    "geodesic",
+    "log",
+    "midpoint",
+    "nodes",
+    "normalize",
+    "project",
+    "transport",
+]
+
+Array = NDArray[np.float64]
+
+#: Below this value of ``|x + y|`` a pair counts as antipodal: the direction of the
+#: geodesic is then decided by rounding alone.
+ANTIPODAL_TOLERANCE = 4 * np.finfo(float).eps
+
+
+class AntipodalError(ValueError):
+    """A geodesic between antipodal points was asked for; it is not unique."""
+
+
+def _norm(v: Array) -> Array:
+    return np.sqrt(np.einsum("...i,...i->...", v, v))
+
+
+def _dot(u: Array, v: Array) -> Array:
+    return np.einsum("...i,...i->...", u, v)
+
+
+def _require_not_antipodal(x: Array, y: Array) -> None:
+    antipodal = np.atleast_1d(_norm(x + y) <= ANTIPODAL_TOLERANCE)
+    if antipodal.any():
+        index = tuple(int(i) for i in np.argwhere(antipodal)[0])
+        raise AntipodalError(
+            f"the points of pair {index[0] if len(index) == 1 else index} are antipodal: "
+            "the shortest geodesic between them is not unique, so its logarithm, transport "
+            "and midpoint are undefined; move one of the points"
+        )
+
+
+def normalize(x: ArrayLike) -> Array:
+    """``x / |x|`` along the last axis (points already unit to rounding are kept bit for bit)."""
+    x = np.asarray(x, dtype=float)
+    norm = _norm(x)[..., None]
+    return np.where(np.abs(norm - 1) <= 2 * np.finfo(float).eps, x, x / norm)
+
+
+def project(x: ArrayLike, v: ArrayLike) -> Array:
+    r"""Orthogonal projection :math:`P_x v = v - \langle v, x\rangle x` on the tangent space at ``x``."""
+    x, v = np.asarray(x, dtype=float), np.asarray(v, dtype=float)
+    return v - _dot(v, x)[..., None] * x
+
+
+def distance(x: ArrayLike, y: ArrayLike) -> Array:
+    r"""Great-circle distance :math:`d(x, y) = 2\,\mathrm{atan2}(|x - y|, |x + y|)`, in radians.
+
+    Accurate to rounding, relative for short distances and absolute near :math:`\pi`.
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    return 2 * np.arctan2(_norm(x - y), _norm(x + y))
+
+
+def distance_matrix(x: ArrayLike, y: ArrayLike) -> Array:
+    """All great-circle distances between ``x`` of shape (n, d) and ``y`` of shape (m, d): (n, m)."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    chord = cdist(x, y)
+    result: Array = 2 * np.arcsin(np.minimum(chord / 2, 1))
+    far = chord > np.sqrt(2)
+    if far.any():
+        i, j = np.nonzero(far)
+        result[i, j] = distance(x[i], y[j])
+    return result
+
+
+def exp(x: ArrayLike, v: ArrayLike) -> Array:
+    r"""Exponential map :math:`\exp_x v = \cos|v|\,x + \sin|v|\,v/|v|` for ``v`` tangent at ``x``."""
+    x, v = np.asarray(x, dtype=float), np.asarray(v, dtype=float)
+    length = _norm(v)[..., None]
+    return normalize(np.cos(length) * x + np.sinc(length / np.pi) * v)
+
+
+def log(x: ArrayLike, y: ArrayLike) -> Array:
+    r"""Logarithm :math:`\log_x y`: the tangent vector at ``x`` with :math:`\exp_x(\log_x y) = y`, length ``d(x, y)``.
+
+    Raises
+    ------
+    AntipodalError
+        If a pair is antipodal; the message gives its index.
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    x, y = np.broadcast_arrays(x, y)
+    _require_not_antipodal(x, y)
+    # y - x (near) or y + x (far) is exact to rounding, and has the same tangent part as y
+    near = _dot(x, y)[..., None] >= 0
+    tangent = project(x, np.where(near, y - x, y + x))
+    sine = _norm(tangent)[..., None]
+    angle = distance(x, y)[..., None]
+    ratio = np.divide(angle, sine, out=np.ones_like(angle), where=sine > 0)
+    return project(x, ratio * tangent)
+
+
+def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike) -> Array:
+    r"""Parallel transport of ``v`` from ``x`` to ``y`` along the shortest geodesic.
+
+    .. math:: v - \frac{\langle v, y\rangle}{1 + \langle x, y\rangle} (x + y)
+
+    Raises
+    ------
+    AntipodalError
+        If a pair is antipodal; the message gives its index.
+    """
+    x, y, v = (np.asarray(z, dtype=float) for z in (x, y, v))
+    x, y, v = np.broadcast_arrays(x, y, v)
+    _require_not_antipodal(x, y)
+    total = x + y
+    return project(y, v - (2 * _dot(v, y) / _dot(total, total))[..., None] * total)
+
+
+def midpoint(x: ArrayLike, y: ArrayLike) -> Array:
+    """Midpoint of the shortest geodesic, ``(x + y) / |x + y|``; antipodal pairs are an error."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    _require_not_antipodal(*np.broadcast_arrays(x, y))
+    return normalize(x + y)
+
+
+def geodesic(x: ArrayLike, y: ArrayLike, s: ArrayLike) -> Array:
+    r"""The point :math:`\gamma_s = \exp_x(s \log_x y)`; ``s > 1`` extends the geodesic beyond ``y``."""
+    return exp(x, np.asarray(s, dtype=float)[..., None] * log(x, y))
+
+
+def fibonacci_nodes(n: int) -> Array:
+    r"""``n`` Fibonacci nodes on S^2, shape (n, 3): nearly equal cells of area :math:`4\pi/n`.
+
+    :math:`z_i = 1 - (2i + 1)/n`, :math:`\phi_i = \pi (1 + \sqrt 5)(i + 1/2)`.
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    i = np.arange(n)
+    z = 1 - (2 * i + 1) / n
+    phi = np.pi * (1 + np.sqrt(5)) * (i + 0.5)
+    radius = np.sqrt(1 - z * z)
+    return normalize(np.stack([radius * np.cos(phi), radius * np.sin(phi), z], axis=1))
+
+
+def circle_nodes(n: int) -> Array:
+    r"""``n`` equispaced nodes on the circle, shape (n, 2), at the angles :math:`2\pi i/n`."""
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    angle = 2 * np.pi * np.arange(n) / n
+    return normalize(np.stack([np.cos(angle), np.sin(angle)], axis=1))
+
+
+def nodes(n: int, dim: int) -> Array:
+    """A deterministic node set: equispaced for ``dim = 2``, Fibonacci for ``dim = 3``.
+
+    Raises
+    ------
+    ValueError
+        For other dimensions, which have no such set here.
+    """
+    if dim == 2:
+        return circle_nodes(n)
+    if dim == 3:
+        return fibonacci_nodes(n)
+    raise ValueError(f"dim must be 2 or 3 for a deterministic node set, got {dim}")
