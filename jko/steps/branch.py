@@ -1,0 +1,314 @@
+r"""Branch and bound for the one-token problems on the circle and the sphere.
+
+Around ``y_i`` the problem is strongly convex in a ball, by the Hessian there and a bound on
+its variation; on a cell of center ``z`` and radius ``r`` outside, the larger of
+
+.. math::
+
+    \hat b_i \frac{(d(x_i, z) - r)_+^2}{2\tau} + V(z) - |\nabla V(z)| r - \tfrac12 C r^2
+    \quad\text{and}\quad
+    f_i(z) - |\nabla f_i(z)| r - \tfrac12 \Big(C - \tfrac{\hat b_i}{\tau} \theta\cot\theta\Big)_+ r^2
+
+with :math:`\theta = d(x_i, z) + r` and :math:`\mathrm{Hess} V \ge -C` on the cell, is a lower bound.  A cell whose bound
+exceeds ``f_i(y_i)`` is done, one whose center is better ends the token as refuted, and the
+others are subdivided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import sphere
+from ..attention.fields import Fields
+from ..transport.cost import theta_cot_theta
+from .bounds import PotentialBounds
+from .cells import Cells
+from .pointwise import TokenProblems
+from .problem import Evaluation
+
+__all__ = ["BranchReport", "branch_and_bound"]
+
+Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.intp]
+
+FIRST_LEVEL = {2: 5, 3: 3}
+LEVELS = {2: 24, 3: 14}
+MAX_PAIRS = 400_000
+CANDIDATES = 3
+RESOLUTION = 1e-13
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BranchReport:
+    """Per token: proven gap bound, whether proven, and the most promising other points."""
+
+    gap: Array
+    proven: BoolArray
+    candidates: Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Potential:
+    """V with its bounds at some points."""
+
+    points: Array
+    value: Array
+    slope: Array
+    gradient: Array
+    floor: Array
+    mobility: Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Curvature:
+    """Bounds on second and third derivatives of V near points, local or global."""
+
+    bounds: PotentialBounds
+    norms: Array
+    weights: Array
+    sign: int
+
+    def _near(self, head_mobility: Array, radius: Array) -> Array:
+        """``w_h`` times an upper bound of ``b_h`` within ``radius`` of the points, (H, m)."""
+        with np.errstate(over="ignore"):
+            growth = np.exp(self.norms[:, None] * radius)
+        near: Array = self.weights[:, None] * head_mobility * growth
+        return near
+
+    def concavity(self, head_mobility: Array, radius: Array) -> Array:
+        """``Hess V >= -`` this within ``radius``."""
+        r = self.norms[:, None]
+        # Hess of the kernel is e^c (<u, v>^2 - c), between -r e^c and (r^2 + r) e^c
+        density = r if self.sign > 0 else r + r**2
+        local = (self._near(head_mobility, radius) * density).sum(axis=0)
+        return np.minimum(self.bounds.concavity, local)
+
+    def third(self, head_mobility: Array, radius: Array) -> Array:
+        """Lipschitz constant of ``Hess V`` within ``radius``."""
+        r = self.norms[:, None]
+        # q (q^2 + 3 |c| + 1) with q^2 + c^2 <= r^2 is at most r^3 + 3 r^2 / 2 + r
+        local = (self._near(head_mobility, radius) * (r**3 + 1.5 * r**2 + r)).sum(axis=0)
+        return np.minimum(self.bounds.hessian_lipschitz, local)
+
+
+def branch_and_bound(
+    problems: TokenProblems, at: Evaluation, value: Array, tokens: IntArray
+) -> BranchReport:
+    """Decide the problems of ``tokens``, whose current values are ``value[tokens]``."""
+    problem = problems.problem
+    heads = at.fields.heads
+    curvature = _Curvature(
+        bounds=PotentialBounds.of_measure(
+            at.points, problem.weights, heads, problem.model.sign
+        ),
+        norms=heads.norms,
+        weights=heads.weights,
+        sign=problem.model.sign,
+    )
+    state = _TokenState.build(problems, at, value, tokens, curvature)
+    dim = at.points.shape[1]
+    cells = Cells.cover(dim, FIRST_LEVEL[dim])
+    count = cells.vertices.shape[0]
+    token = np.repeat(np.flatnonzero(state.live), count)
+    cell = np.tile(np.arange(count), int(state.live.sum()))
+    for _ in range(LEVELS[dim]):
+        if token.size == 0:
+            break
+        if token.size > MAX_PAIRS:
+            state.give_up(token)
+            break
+        keep = _undecided(problems, state, cells, token, cell, curvature)
+        token, cell = token[keep], cell[keep]
+        # a token without a convex ball cannot be proven: the first cells gave its candidates
+        state.live &= ~state.unproven
+        alive = state.live[token]
+        token, cell = token[alive], cell[alive]
+        used, local = np.unique(cell, return_inverse=True)
+        cells = cells.take(used).subdivided()
+        children = cells.vertices.shape[0] // max(used.size, 1)
+        token = np.repeat(token, children)
+        cell = (local[:, None] * children + np.arange(children)).ravel()
+    else:
+        state.give_up(token)
+    return state.report()
+
+
+@dataclass(eq=False)
+class _TokenState:
+    """What is known about every token while cells are being decided."""
+
+    source: Array
+    point: Array
+    value: Array
+    stiffness: Array
+    ball: Array
+    gap: Array
+    live: BoolArray
+    unproven: BoolArray
+    candidate: Array
+    candidate_value: Array
+
+    @classmethod
+    def build(
+        cls,
+        problems: TokenProblems,
+        at: Evaluation,
+        value: Array,
+        tokens: IntArray,
+        curvature: _Curvature,
+    ) -> _TokenState:
+        step = problems.problem.step
+        source, point = problems.anchors[0].cost.points[tokens], at.points[tokens]
+        stiffness = problems.stiffness(tokens)
+        fields = at.fields if at.fields.sums.second is not None else problems.fields(at.points, 2)
+        hessian = fields.first_variation_hessian()[tokens]
+        lowest = _lowest_tangent_eigenvalue(hessian, point)
+        mobility = fields.head_mobility[:, tokens]
+        ball, kappa = _convex_ball(source, point, stiffness, lowest, mobility, curvature)
+        gradient = at.gradient[tokens]
+        squared = np.einsum("kd,kd->k", gradient, gradient)
+        certain = kappa > 0
+        return cls(
+            source=source,
+            point=point,
+            value=value[tokens],
+            stiffness=stiffness,
+            ball=ball,
+            gap=np.where(certain, squared / (2 * np.where(certain, kappa, 1)), 0),
+            live=np.ones(tokens.size, dtype=bool),
+            unproven=~certain,
+            candidate=np.repeat(point[:, None], CANDIDATES, axis=1),
+            candidate_value=np.full((tokens.size, CANDIDATES), np.inf),
+        )
+
+    def give_up(self, token: IntArray) -> None:
+        self.unproven[token] = True
+
+    def offer(self, token: IntArray, points: Array, values: Array) -> None:
+        """Remember the best undecided center of every token (rotating through the slots)."""
+        if token.size == 0:
+            return
+        order = np.lexsort((values, token))
+        first = np.concatenate([[True], np.diff(token[order]) > 0])
+        best = order[first]
+        rows = token[best]
+        slot = np.argmax(self.candidate_value[rows], axis=1)
+        better = values[best] < self.candidate_value[rows, slot]
+        rows, slot, best = rows[better], slot[better], best[better]
+        self.candidate[rows, slot] = points[best]
+        self.candidate_value[rows, slot] = values[best]
+
+    def report(self) -> BranchReport:
+        return BranchReport(gap=self.gap, proven=~self.unproven, candidates=self.candidate)
+
+
+def _lowest_tangent_eigenvalue(hessian: Array, point: Array) -> Array:
+    # lift the normal direction above everything, then the smallest eigenvalue is tangent
+    lift = np.abs(hessian).sum(axis=(1, 2)) + 1
+    lifted = hessian + lift[:, None, None] * point[:, :, None] * point[:, None, :]
+    lowest: Array = np.linalg.eigvalsh(lifted)[:, 0]
+    return lowest
+
+
+def _convex_ball(
+    source: Array,
+    point: Array,
+    stiffness: Array,
+    lowest: Array,
+    mobility: Array,
+    curvature: _Curvature,
+) -> tuple[Array, Array]:
+    """Radius around ``y_i`` of strong convexity and its modulus (zero modulus: none found)."""
+    angle = sphere.distance(source, point)
+    ball, modulus = np.zeros_like(angle), np.zeros_like(angle)
+    for radius in np.geomspace(1e-5, 1.5, 60):
+        reach = angle + radius
+        if point.shape[1] == 2:
+            shape = np.where(reach < np.pi, 1.0, -np.inf)
+        else:
+            shape = np.where(
+                reach < np.pi, theta_cot_theta(np.minimum(reach, np.pi - 1e-9)), -np.inf
+            )
+        kappa = stiffness * shape + lowest - radius * curvature.third(mobility, radius)
+        start = stiffness * (1.0 if point.shape[1] == 2 else theta_cot_theta(angle)) + lowest
+        good = kappa > 0.1 * np.maximum(start, 0)
+        good &= kappa > 0
+        ball, modulus = np.where(good, radius, ball), np.where(good, kappa, modulus)
+    return ball, modulus
+
+
+def _potential(fields: Fields, radius: Array, curvature: _Curvature) -> _Potential:
+    mobility = fields.head_mobility
+    gradient = fields.gradient
+    return _Potential(
+        points=fields.at,
+        value=fields.first_variation,
+        slope=np.sqrt(np.einsum("md,md->m", gradient, gradient)),
+        gradient=gradient,
+        floor=curvature.concavity(mobility, radius),
+        mobility=mobility,
+    )
+
+
+def _undecided(
+    problems: TokenProblems,
+    state: _TokenState,
+    cells: Cells,
+    token: IntArray,
+    cell: IntArray,
+    curvature: _Curvature,
+) -> BoolArray:
+    """Which (token, cell) pairs need subdivision; refuted tokens are taken off the list."""
+    radii = cells.radii
+    potential = _potential(problems.fields(cells.centers, 1), radii, curvature)
+    r, center = radii[cell], potential.points[cell]
+    outside = sphere.distance(state.point[token], center) + r > state.ball[token]
+    outside |= state.unproven[token]
+    source, stiffness = state.source[token], state.stiffness[token]
+    angle = sphere.distance(source, center)
+    apart = 0.5 * stiffness * np.maximum(angle - r, 0) ** 2
+    value, floor = potential.value[cell], potential.floor[cell]
+    separate = apart + value - potential.slope[cell] * r - 0.5 * floor * r**2
+    joint_value = 0.5 * stiffness * angle**2 + value
+    joint = joint_value - _joint_drop(source, center, angle, stiffness, potential, cell, floor, r)
+    target = state.value[token]
+    noise = RESOLUTION * np.maximum(np.abs(target), 1)
+    undecided = outside & (np.maximum(separate, joint) <= target + noise)
+    refuted = undecided & (joint_value < target - noise)
+    # centers well inside the convex ball only rediscover the token itself
+    far = sphere.distance(state.point[token], center) > 2 * state.ball[token]
+    state.offer(token[undecided & far], center[undecided & far], joint_value[undecided & far])
+    state.unproven[token[refuted]] = True
+    state.live[token[refuted]] = False
+    return undecided
+
+
+def _joint_drop(
+    source: Array,
+    center: Array,
+    angle: Array,
+    stiffness: Array,
+    potential: _Potential,
+    cell: IntArray,
+    floor: Array,
+    r: Array,
+) -> Array:
+    """How far ``f_i`` can fall below its value at the center, by its own first-order model."""
+    # away from the source the tangent of the geodesic is (z cos - x) / sin
+    sine = np.sin(angle)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit = (np.cos(angle)[:, None] * center - source) / sine[:, None]
+    unit = np.where(sine[:, None] > 1e-7, unit, 0)
+    slope = stiffness[:, None] * angle[:, None] * unit + potential.gradient[cell]
+    steep = np.sqrt(np.einsum("kd,kd->k", slope, slope)) + 1e-7 * stiffness * angle
+    reach = angle + r
+    if center.shape[1] == 2:
+        shape = np.ones_like(reach)
+    else:
+        shape = theta_cot_theta(np.minimum(reach, np.pi - 1e-9))
+    drop = steep * r + 0.5 * np.maximum(floor - stiffness * shape, 0) * r**2
+    return np.where(reach < np.pi - 1e-6, drop, np.inf)

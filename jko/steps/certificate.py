@@ -1,0 +1,180 @@
+r"""The optimality of a step's positions: local proof in O(n), branch and bound, search.
+
+With V the first variation at the new measure, token ``i`` must minimise
+:math:`f_i(y) = \hat b_i d(x_i, y)^2/(2\tau) + V(y)` over the whole sphere.  Three instruments, in order:
+
+1. *Local proof*, any dimension, O(n) beside one kernel pass: only points within ``R_i`` of
+   ``x_i`` can compete; if :math:`R_i < \pi/2` and
+   :math:`\kappa_i = \hat b_i R_i\cot R_i/\tau - \Lambda > 0` (on the circle 1 for :math:`R\cot R` and :math:`\pi` for
+   :math:`\pi/2`), ``f_i`` is strongly convex there and :math:`gap_i \le |\nabla f_i(y_i)|^2/(2\kappa_i)`.
+2. *Two regions* (d = 2, 3): convex in a ball around ``y_i``, and above ``f_i(y_i)`` on every cell
+   outside it, cells being subdivided until they are decided.
+3. *Search*: local minimisation from the most promising points.  It finds counterexamples and
+   proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import sphere
+from ..transport.cost import SourceCost, theta_cot_theta
+from .bounds import PotentialBounds
+from .branch import branch_and_bound
+from .pointwise import TokenProblems
+from .problem import Coupling, Evaluation
+
+__all__ = ["GapReport", "full_gap", "local_gap"]
+
+Array = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.intp]
+
+#: A competitor must be better by this much (relative to the size of f) to count: below it,
+#: rounding decides.
+RESOLUTION = 1e-13
+
+#: Branch and bound holds tokens x cells tables; more tokens than this are searched instead.
+BRANCH_TOKENS = 20_000
+
+#: Random directions of the multi-start search in high dimension.
+SEARCH_NODES = 256
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GapReport:
+    """Gap of every token.
+
+    Attributes
+    ----------
+    gap : (n,)
+        Proven upper bound where ``proven``, largest gap found elsewhere.
+    proven : (n,) bool
+    competitor : (n, d)
+        The best position found for each token's mass (its own where nothing better was found).
+    """
+
+    gap: Array
+    proven: BoolArray
+    competitor: Array
+
+    @property
+    def worse(self) -> BoolArray:
+        """Tokens for which a better position was found."""
+        return ~self.proven & (self.gap > 0)
+
+
+def provable(problems: TokenProblems, coupling: Coupling) -> bool:
+    """Whether the proofs apply: one ``"source"`` cost and the identity coupling."""
+    anchors = problems.anchors
+    return coupling.identity and len(anchors) == 1 and isinstance(anchors[0].cost, SourceCost)
+
+
+def token_values(problems: TokenProblems, at: Evaluation, coupling: Coupling) -> Array:
+    """``sum_j (pi_ij / a_i) f_i(y_j)``, what every token pays now, shape (n,)."""
+    columns, potential = coupling.columns, at.fields.first_variation
+    own = problems.values(coupling.rows, at.points[columns], potential[columns])
+    return np.bincount(coupling.rows, coupling.mass * own) / problems.problem.weights
+
+
+def local_gap(problems: TokenProblems, at: Evaluation, coupling: Coupling) -> GapReport:
+    """The O(n) proof of every token; nothing is proven where it does not apply."""
+    n = at.points.shape[0]
+    gap, proven = np.zeros(n), np.zeros(n, dtype=bool)
+    if provable(problems, coupling):
+        gap, proven = local_proof(problems, at, token_values(problems, at, coupling))
+    return GapReport(gap=gap, proven=proven, competitor=at.points)
+
+
+def full_gap(
+    problems: TokenProblems, at: Evaluation, coupling: Coupling, known: GapReport
+) -> GapReport:
+    """Decide the tokens that ``known`` leaves open, by branch and bound, then by search."""
+    open_tokens = np.flatnonzero(~known.proven)
+    if open_tokens.size == 0:
+        return known
+    gap, proven, competitor = known.gap.copy(), known.proven.copy(), at.points.copy()
+    value = token_values(problems, at, coupling)
+    low_dimension = at.points.shape[1] <= 3 and open_tokens.size <= BRANCH_TOKENS
+    if provable(problems, coupling) and low_dimension:
+        branch = branch_and_bound(problems, at, value, open_tokens)
+        gap[open_tokens], proven[open_tokens] = branch.gap, branch.proven
+        open_tokens = open_tokens[~branch.proven]
+        starts = branch.candidates[~branch.proven]
+    else:
+        starts = _multi_start(problems, at, open_tokens)
+    if open_tokens.size:
+        best, where = _search(problems, open_tokens, starts)
+        drop = value[open_tokens] - best
+        found = drop > RESOLUTION * np.maximum(np.abs(value[open_tokens]), 1)
+        gap[open_tokens] = np.where(found, drop, 0)
+        competitor[open_tokens[found]] = where[found]
+    return GapReport(gap=gap, proven=proven, competitor=competitor)
+
+
+def local_proof(
+    problems: TokenProblems, at: Evaluation, value: Array
+) -> tuple[Array, BoolArray]:
+    """The O(n) proof: bounds on the gaps and where they are proven.
+
+    A competitor ``y`` has ``bhat d^2/(2 tau) <= f_i(y_i) - V(y)``; with ``V(y) >= V_low``, or with
+    ``V(y) >= V(x_i) - L d`` and ``e = max(f_i(y_i) - V(x_i), 0)``, this bounds its distance ``d``.
+    """
+    problem, cost = problems.problem, problems.anchors[0].cost
+    bounds = PotentialBounds.of_measure(
+        at.points, problem.weights, at.fields.heads, problem.model.sign
+    )
+    mobility = cost.mobility
+    noise = RESOLUTION * np.maximum(np.abs(value), 1)
+    by_lower = np.sqrt(2 * problem.step * (value - bounds.lower + noise) / mobility)
+    at_source = problems.fields(cost.points, 0).first_variation
+    excess = np.maximum(value - at_source, 0) + noise
+    slope = bounds.lipschitz
+    by_slope = (problem.step / mobility) * (
+        slope + np.sqrt(slope**2 + 2 * mobility * excess / problem.step)
+    )
+    radius = np.minimum(by_lower, by_slope)
+    circle = at.points.shape[1] == 2
+    shape = np.ones_like(radius) if circle else theta_cot_theta(np.minimum(radius, np.pi / 2))
+    kappa = mobility * shape / problem.step - bounds.concavity
+    proven = (radius < (np.pi if circle else np.pi / 2)) & (kappa > 0)
+    gradient = np.einsum("nd,nd->n", at.gradient, at.gradient)
+    gap = np.where(proven, gradient / (2 * np.where(proven, kappa, 1)), 0)
+    return gap, proven
+
+
+def _multi_start(problems: TokenProblems, at: Evaluation, tokens: IntArray) -> Array:
+    """For each token the best three among its source, all new points and random directions."""
+    dim = at.points.shape[1]
+    rng = np.random.default_rng(dim)
+    extra = sphere.normalize(rng.standard_normal((SEARCH_NODES, dim)))
+    pool = np.concatenate([at.points[: 4 * SEARCH_NODES], extra])
+    potential = problems.fields(pool, 0).first_variation
+    count = min(3, pool.shape[0])
+    starts = np.empty((tokens.size, count, dim))
+    block = max(1, 2_000_000 // pool.shape[0])
+    for first in range(0, tokens.size, block):
+        chosen = tokens[first : first + block]
+        rows = np.repeat(chosen, pool.shape[0])
+        values = problems.values(rows, np.tile(pool, (chosen.size, 1)), np.tile(potential, chosen.size))
+        order = np.argsort(values.reshape(chosen.size, -1), axis=1)[:, :count]
+        starts[first : first + block] = pool[order]
+    return starts
+
+
+def _search(
+    problems: TokenProblems, tokens: IntArray, starts: Array
+) -> tuple[Array, Array]:
+    """Best local minimum of each token's problem from its starts (k, s, d) and its source."""
+    origin = problems.anchors[0].cost.points[tokens][:, None]
+    starts = np.concatenate([starts, origin], axis=1)
+    count, dim = starts.shape[1:]
+    rows = np.repeat(tokens, count)
+    points, values = problems.minimise(rows, starts.reshape(-1, dim))
+    values = values.reshape(-1, count)
+    choice = np.argmin(values, axis=1)
+    index = np.arange(tokens.size)
+    return values[index, choice], points.reshape(-1, count, dim)[index, choice]

@@ -1,0 +1,316 @@
+r"""The proximal step on tokens: positions and plan to joint optimality, then the certificate.
+
+Alternates (i) positions for a fixed coupling and (ii) the optimal plan for fixed positions,
+both of which decrease the objective, until neither moves; then asks the certificate whether
+some token would rather be elsewhere, and restarts from there while that pays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..transport.plan import MEMORY_LIMIT, optimal_plan, plan_bytes
+from .certificate import RESOLUTION, GapReport, full_gap, local_gap
+from .pointwise import TokenProblems
+from .positions import minimise_positions
+from .problem import Coupling, Evaluation, Objective, StepProblem
+from .result import Certificate, StepStats, StepStatus
+
+__all__ = ["TokenSolution", "solve_tokens"]
+
+Array = NDArray[np.float64]
+
+#: Plans may be exchanged this often; every exchange strictly lowers the objective.
+PLAN_CHANGES = 50
+RESTARTS = 12
+PLAN_TOLERANCE = 1e-9
+
+
+@dataclass(eq=False)
+class _Work:
+    """Work counts of one step while it runs."""
+
+    iterations: int = 0
+    gradient_evaluations: int = 0
+    certificate_evaluations: int = 0
+    plans: int = 0
+    plan_changes: int = 0
+    restarts: int = 0
+
+    def stats(self) -> StepStats:
+        return StepStats(**vars(self))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Settled:
+    """A jointly optimal configuration (to tolerance) and what was learnt on the way."""
+
+    at: Evaluation
+    coupling: Coupling
+    converged: bool
+    rounding: float
+    plan: _PlanCheck
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _PlanCheck:
+    """A cheaper coupling if there is one, the used plan's relative gap, and who says so."""
+
+    better: Coupling | None
+    gap: float
+    checked_by: str
+    proof: GapReport
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Goal:
+    """What "converged" means in this step."""
+
+    reference: float
+    tolerance: float
+    max_evaluations: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenSolution:
+    """The outcome of a step on tokens of positive weight."""
+
+    at: Evaluation
+    coupling: Coupling
+    energy_before: float
+    certificate: Certificate
+    status: StepStatus
+    stats: StepStats
+
+
+def solve_tokens(
+    problem: StepProblem, tolerance: float, max_evaluations: int, certify: str
+) -> TokenSolution:
+    """Solve a step problem.
+
+    Parameters
+    ----------
+    problem : StepProblem
+    tolerance : float
+        Relative gradient norm to reach.
+    max_evaluations : int
+        Kernel passes the position solver may spend; restarts get as many again.
+    certify : {"full", "local", "none"}
+        ``"full"``: proof, search and restarts; ``"local"``: the O(n) proof only; ``"none"``:
+        stationarity and plan alone.
+    """
+    work = _Work()
+    labels = Coupling.labels(problem.weights)
+    first = Objective(problem, labels)(problem.start)
+    work.gradient_evaluations += 1
+    goal = _Goal(reference=first.norm, tolerance=tolerance, max_evaluations=max_evaluations)
+    settled = _settle(problem, labels, first, goal, certify, work)
+    end = _Restarted(settled=settled, report=settled.plan.proof)
+    if certify == "full":
+        end = _restart(problem, settled, _full_report(problem, settled, work), goal, work)
+    settled, report = end.settled, end.report
+    return TokenSolution(
+        at=settled.at,
+        coupling=settled.coupling,
+        energy_before=first.energy,
+        certificate=_certificate(problem, settled, report, goal, certify),
+        status=_status(end, goal, work),
+        stats=work.stats(),
+    )
+
+
+def _settle(
+    problem: StepProblem,
+    coupling: Coupling,
+    at: Evaluation,
+    goal: _Goal,
+    certify: str,
+    work: _Work,
+) -> _Settled:
+    """Alternate positions and plan until both are optimal."""
+    budget = work.gradient_evaluations + goal.max_evaluations
+    for _ in range(PLAN_CHANGES):
+        objective = Objective(problem, coupling)
+        objective.evaluations = work.gradient_evaluations
+        rounding = objective.rounding(at)
+        threshold = max(goal.tolerance * goal.reference, rounding)
+        found = minimise_positions(objective, at, threshold, budget)
+        at = found.best
+        work.iterations += found.iterations
+        work.gradient_evaluations = objective.evaluations
+        check = _check_plan(problem, coupling, at, certify, work)
+        if check.better is None:
+            break
+        work.plan_changes += 1
+        at, coupling = _follow(problem, check.better, at.points, work)
+    return _Settled(
+        at=at, coupling=coupling, converged=found.converged, rounding=rounding, plan=check
+    )
+
+
+def _follow(
+    problem: StepProblem, coupling: Coupling, points: Array, work: _Work
+) -> tuple[Evaluation, Coupling]:
+    """Evaluate under a new coupling; after a pure relabelling the labels follow the mass."""
+    target = None if coupling.identity else coupling.permutation
+    if target is not None:
+        points, coupling = points[target], Coupling.labels(problem.weights)
+    work.gradient_evaluations += 1
+    return Objective(problem, coupling)(points), coupling
+
+
+def _check_plan(
+    problem: StepProblem, coupling: Coupling, at: Evaluation, certify: str, work: _Work
+) -> _PlanCheck:
+    """Ask for a cheaper coupling.
+
+    If the O(n) certificate proves every token, the potentials ``-2 tau V`` prove the identity
+    plan and no transport problem is solved; nor is one where a dense plan does not fit.
+    """
+    n = at.points.shape[0]
+    problems = TokenProblems(problem, at.points, problem.anchors)
+    if certify == "none":
+        proof = GapReport(gap=np.zeros(n), proven=np.zeros(n, dtype=bool), competitor=at.points)
+    else:
+        proof = local_gap(problems, at, coupling)
+        work.certificate_evaluations += problems.evaluations
+    if not problem.optimises_plan:
+        return _PlanCheck(better=None, gap=0.0, checked_by="labels", proof=proof)
+    if proof.proven.all() or plan_bytes(n, n) > MEMORY_LIMIT:
+        return _PlanCheck(better=None, gap=0.0, checked_by="potentials", proof=proof)
+    cost = problem.anchors[0].cost
+    used = 2 * problem.step * at.transport
+    best = optimal_plan(cost.matrix(at.points), problem.weights, problem.weights)
+    work.plans += 1
+    floor = _cost_floor(problem)
+    cheaper = used - best.cost > PLAN_TOLERANCE * best.cost + floor
+    return _PlanCheck(
+        better=Coupling.from_plan(best.plan, problem.weights) if cheaper else None,
+        gap=max(used - best.cost, 0.0) / max(best.cost, floor),
+        checked_by="network simplex",
+        proof=proof,
+    )
+
+
+def _cost_floor(problem: StepProblem) -> float:
+    """Transport costs below this are rounding: squared distances of a few ulp."""
+    mobility = float(problem.anchors[0].cost.mobility.max())
+    return 1e4 * float(np.finfo(float).eps) ** 2 * mobility
+
+
+def _full_report(problem: StepProblem, settled: _Settled, work: _Work) -> GapReport:
+    problems = TokenProblems(problem, settled.at.points, problem.anchors)
+    report = full_gap(problems, settled.at, settled.coupling, settled.plan.proof)
+    work.certificate_evaluations += problems.evaluations
+    return report
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Restarted:
+    """The best configuration found, its gaps, and whether every remaining gap is a split."""
+
+    settled: _Settled
+    report: GapReport
+    splits: bool = False
+
+
+def _restart(
+    problem: StepProblem, settled: _Settled, report: GapReport, goal: _Goal, work: _Work
+) -> _Restarted:
+    """Move tokens to their competing positions while that lowers the objective.
+
+    All of them at once first; if that overshoots, the half with the largest gaps, and so on
+    down to each token alone.  A token that prefers its competitor where it is, and would
+    prefer to come back from there, can only be satisfied by splitting its mass.
+    """
+    while settled.coupling.identity and report.worse.any() and work.restarts < RESTARTS:
+        improved, splits = None, 0
+        groups = _restart_groups(problem.weights * np.where(report.worse, report.gap, 0))
+        for tokens in groups:
+            if work.restarts >= RESTARTS:
+                break
+            work.restarts += 1
+            trial = _moved(problem, settled, report, tokens, goal, work)
+            noise = RESOLUTION * max(1.0, abs(settled.at.value))
+            if trial.at.value < settled.at.value - noise:
+                improved = trial
+                break
+            if tokens.size == 1 and trial.coupling.identity:
+                back = _full_report(problem, trial, work)
+                splits += int(back.worse[tokens[0]])
+        if improved is None:
+            all_split = splits == int(report.worse.sum())
+            return _Restarted(settled=settled, report=report, splits=all_split)
+        settled = improved
+        report = _full_report(problem, settled, work)
+    return _Restarted(settled=settled, report=report)
+
+
+def _restart_groups(loss: Array) -> list[NDArray[np.intp]]:
+    """Tokens by decreasing loss: all, half of them, ..., then one by one."""
+    tokens = np.argsort(-loss)[: int((loss > 0).sum())]
+    groups, size = [], tokens.size
+    while size > 1:
+        groups.append(tokens[:size])
+        size //= 2
+    return groups + [tokens[k : k + 1] for k in range(tokens.size)]
+
+
+def _moved(
+    problem: StepProblem,
+    settled: _Settled,
+    report: GapReport,
+    tokens: NDArray[np.intp],
+    goal: _Goal,
+    work: _Work,
+) -> _Settled:
+    """Settle again after some tokens were put at their competing positions."""
+    points = settled.at.points.copy()
+    points[tokens] = report.competitor[tokens]
+    at, coupling = _follow(problem, settled.coupling, points, work)
+    return _settle(problem, coupling, at, goal, "full", work)
+
+
+def _certificate(
+    problem: StepProblem, settled: _Settled, report: GapReport, goal: _Goal, certify: str
+) -> Certificate:
+    heads = problem.heads
+    gap = float(problem.weights @ report.gap)
+    plan = settled.plan
+    plan_gap = plan.gap
+    if plan.checked_by == "potentials":
+        used = 2 * problem.step * settled.at.transport
+        plan_gap = 2 * problem.step * gap / max(used, _cost_floor(problem))
+    if report.proven.all():
+        optimality = "proven"
+    elif report.worse.any() or certify != "full":
+        optimality = "failed" if report.worse.any() else "unchecked"
+    else:
+        optimality = "searched"
+    norm = settled.at.norm
+    return Certificate(
+        plan_gap=plan_gap,
+        plan_checked_by=plan.checked_by,
+        gradient_norm=norm / max(goal.reference, settled.rounding) if norm > 0 else 0.0,
+        optimality_gap=gap,
+        optimality=optimality,
+        convex=(problem.model.sign > 0 and heads.positive_semidefinite) or heads.vanish,
+        proven_tokens=int(report.proven.sum()),
+        total_tokens=problem.weights.size,
+    )
+
+
+def _status(end: _Restarted, goal: _Goal, work: _Work) -> StepStatus:
+    settled = end.settled
+    if not settled.converged and settled.at.norm > 100 * settled.rounding:
+        if work.gradient_evaluations >= goal.max_evaluations:
+            return StepStatus.MAX_EVALUATIONS
+        return StepStatus.STALLED
+    if end.report.worse.any():
+        return StepStatus.SPLIT if end.splits else StepStatus.NOT_GLOBAL
+    if settled.at.norm > goal.tolerance * goal.reference:
+        return StepStatus.ROUNDING
+    return StepStatus.CONVERGED

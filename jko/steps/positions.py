@@ -1,0 +1,245 @@
+r"""Positions for a fixed coupling: preconditioned quasi-Newton on the sphere, Newton at the end.
+
+The quasi-Newton method is L-BFGS in the tangent spaces with the mass-weighted inner product
+:math:`\langle u, v\rangle = \sum_j a_j \langle u_j, v_j\rangle`, preconditioned by the token-wise
+diagonal blocks of the Hessian; what the blocks leave out is the smoothing coupling between
+tokens, of low numerical rank.  Where it stalls, a truncated Newton method takes over, its
+Hessian products differences of gradients.  Acceptance near rounding uses directional
+derivatives, since differences of the objective carry no digits there (the approximate Wolfe
+condition of Hager and Zhang, SIAM J. Optim. 16, 2005).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import sphere
+from .problem import Evaluation, Objective
+
+__all__ = ["PositionsResult", "minimise_positions"]
+
+Array = NDArray[np.float64]
+
+MEMORY = 20
+SUFFICIENT_DECREASE = 1e-4
+LONGEST_MOVE = 1.0
+FINITE_DIFFERENCE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PositionsResult:
+    """Where the minimiser stopped: evaluation, iterations and whether the tolerance was met."""
+
+    best: Evaluation
+    iterations: int
+    converged: bool
+
+
+class Preconditioner:
+    """Token-wise inverse of the Hessian blocks, made positive definite on the tangent space.
+
+    Eigenvalues are replaced by their absolute value, at least a hundredth of the transport
+    stiffness of the token.
+    """
+
+    def __init__(self, objective: Objective, at: Evaluation) -> None:
+        points = at.points
+        blocks = objective.blocks(at)
+        stiffness = np.abs(objective.problem.stiffness)
+        # the normal direction gets the stiffness, and is projected away afterwards
+        normal = points[:, :, None] * points[:, None, :]
+        values, self._vectors = np.linalg.eigh(blocks + stiffness[:, None, None] * normal)
+        floor = 1e-2 * stiffness[:, None]
+        self._values = np.maximum(np.abs(values), floor)
+        self._points = points
+
+    def __call__(self, v: Array) -> Array:
+        """Apply the inverse to tangent vectors (n, d)."""
+        coordinates = np.einsum("nij,ni->nj", self._vectors, v) / self._values
+        return sphere.project(self._points, np.einsum("nij,nj->ni", self._vectors, coordinates))
+
+
+class _Geometry:
+    """Mass-weighted inner product."""
+
+    def __init__(self, weights: Array) -> None:
+        self.weights = weights
+
+    def dot(self, u: Array, v: Array) -> float:
+        return float(self.weights @ np.einsum("nd,nd->n", u, v))
+
+
+def minimise_positions(
+    objective: Objective, start: Evaluation, tolerance: float, max_evaluations: int
+) -> PositionsResult:
+    """Minimise the objective from ``start`` until its gradient norm is at most ``tolerance``."""
+    at, iterations, converged = _quasi_newton(objective, start, tolerance, max_evaluations)
+    if not converged and objective.evaluations < max_evaluations:
+        at, extra, converged = _truncated_newton(objective, at, tolerance, max_evaluations)
+        iterations += extra
+    return PositionsResult(best=at, iterations=iterations, converged=converged)
+
+
+def _quasi_newton(
+    objective: Objective, at: Evaluation, tolerance: float, max_evaluations: int
+) -> tuple[Evaluation, int, bool]:
+    space = _Geometry(objective.problem.weights)
+    pairs: deque[tuple[Array, Array]] = deque(maxlen=MEMORY)
+    best, since_best = at.norm, 0
+    iteration = 0
+    while at.norm > tolerance:
+        if objective.evaluations >= max_evaluations or since_best > 15:
+            return at, iteration, False
+        iteration += 1
+        precondition = Preconditioner(objective, at)
+        direction = _clip(-_two_loop(space, at, pairs, precondition))
+        slope = space.dot(at.gradient, direction)
+        if slope >= 0 or not np.isfinite(slope):
+            pairs.clear()
+            direction = _clip(-precondition(at.gradient))
+            slope = space.dot(at.gradient, direction)
+        found = _line_search(objective, space, at, direction, slope, max_evaluations)
+        if found is None:
+            if not pairs:
+                return at, iteration, False
+            pairs.clear()
+            since_best += 5
+            continue
+        new, length = found
+        moved = sphere.project(new.points, length * direction)
+        change = new.gradient - sphere.project(new.points, at.gradient)
+        curvature = space.dot(moved, change)
+        if curvature > 1e-10 * np.sqrt(space.dot(moved, moved) * space.dot(change, change)):
+            pairs.append((moved, change))
+        at = new
+        since_best = 0 if at.norm < 0.9 * best else since_best + 1
+        best = min(best, at.norm)
+    return at, iteration, True
+
+
+def _clip(direction: Array) -> Array:
+    length = np.linalg.norm(direction, axis=1, keepdims=True)
+    return direction * np.minimum(1, LONGEST_MOVE / np.maximum(length, 1e-300))
+
+
+def _two_loop(
+    space: _Geometry,
+    at: Evaluation,
+    pairs: deque[tuple[Array, Array]],
+    precondition: Preconditioner,
+) -> Array:
+    """L-BFGS recursion; stored pairs are transported by projection."""
+    vector = at.gradient
+    local = [
+        (sphere.project(at.points, s), sphere.project(at.points, y)) for s, y in pairs
+    ]
+    scaled = [(s, y, space.dot(s, y)) for s, y in local]
+    scaled = [item for item in scaled if item[2] > 0]
+    coefficients = []
+    for s, y, sy in reversed(scaled):
+        alpha = space.dot(s, vector) / sy
+        vector = vector - alpha * y
+        coefficients.append(alpha)
+    vector = precondition(vector)
+    for (s, y, sy), alpha in zip(scaled, reversed(coefficients), strict=True):
+        vector = vector + (alpha - space.dot(y, vector) / sy) * s
+    return sphere.project(at.points, vector)
+
+
+def _line_search(
+    objective: Objective,
+    space: _Geometry,
+    at: Evaluation,
+    direction: Array,
+    slope: float,
+    max_evaluations: int,
+) -> tuple[Evaluation, float] | None:
+    """Backtrack from 1 until sufficient decrease, or approximate Wolfe within rounding."""
+    noise = 4 * np.finfo(float).eps * (abs(at.transport) + abs(at.energy))
+    length = 1.0
+    for _ in range(30):
+        if objective.evaluations >= max_evaluations:
+            return None
+        new = objective(sphere.exp(at.points, length * direction))
+        if new.value <= at.value + SUFFICIENT_DECREASE * length * slope:
+            return new, length
+        if new.value <= at.value + noise:
+            end_slope = space.dot(new.gradient, direction)
+            if end_slope <= -0.8 * slope and new.norm < at.norm:
+                return new, length
+        drop = new.value - at.value - length * slope
+        guess = -slope * length**2 / (2 * drop) if drop > 0 else length / 2
+        length = float(np.clip(guess, 0.1 * length, 0.5 * length))
+    return None
+
+
+def _truncated_newton(
+    objective: Objective, at: Evaluation, tolerance: float, max_evaluations: int
+) -> tuple[Evaluation, int, bool]:
+    """Newton's method, its systems solved by preconditioned conjugate gradients."""
+    space = _Geometry(objective.problem.weights)
+    iteration = 0
+    while at.norm > tolerance:
+        if objective.evaluations >= max_evaluations or iteration >= 50:
+            return at, iteration, False
+        iteration += 1
+        precondition = Preconditioner(objective, at)
+        accuracy = min(0.1, np.sqrt(at.norm))
+        direction = _clip(_newton_direction(objective, space, at, precondition, accuracy))
+        slope = space.dot(at.gradient, direction)
+        if slope >= 0:
+            direction = _clip(-precondition(at.gradient))
+            slope = space.dot(at.gradient, direction)
+        found = _line_search(objective, space, at, direction, slope, max_evaluations)
+        if found is None:
+            return at, iteration, False
+        at = found[0]
+    return at, iteration, True
+
+
+def _newton_direction(
+    objective: Objective,
+    space: _Geometry,
+    at: Evaluation,
+    precondition: Preconditioner,
+    accuracy: float,
+) -> Array:
+    """Conjugate gradients on ``Hess d = -g``; a direction of negative curvature ends them."""
+    solution = np.zeros_like(at.gradient)
+    residual = -at.gradient
+    preconditioned = precondition(residual)
+    search = preconditioned
+    energy = space.dot(residual, preconditioned)
+    goal = accuracy**2 * energy
+    for _ in range(40):
+        product = hessian_product(objective, at, search)
+        curvature = space.dot(search, product)
+        if curvature <= 0:
+            return search if not solution.any() else solution
+        length = energy / curvature
+        solution = solution + length * search
+        residual = residual - length * product
+        preconditioned = precondition(residual)
+        new_energy = space.dot(residual, preconditioned)
+        if new_energy <= goal:
+            break
+        search = preconditioned + (new_energy / energy) * search
+        energy = new_energy
+    return solution
+
+
+def hessian_product(objective: Objective, at: Evaluation, v: Array) -> Array:
+    """Central difference of transported gradients along ``v``: two kernel passes."""
+    longest = float(np.linalg.norm(v, axis=1).max())
+    if longest == 0:
+        return np.zeros_like(v)
+    h = FINITE_DIFFERENCE / longest
+    ends = []
+    for side in (1, -1):
+        end = objective(sphere.exp(at.points, side * h * v), order=1)
+        ends.append(sphere.transport(end.points, at.points, end.gradient))
+    return (ends[0] - ends[1]) / (2 * h)

@@ -1,0 +1,154 @@
+"""The proximal step: the public entry to the step solvers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._validation import choice, finite_number, positive_integer, positive_number
+from ..attention.model import AttentionModel
+from ..measures import TokenCloud
+from ..transport.cost import GroundCost, ground_cost
+from .particles import TokenSolution, solve_tokens
+from .pointwise import TokenProblems
+from .problem import Anchor, StepProblem
+from .result import StepError, StepResult
+
+__all__ = ["proximal_step"]
+
+Array = NDArray[np.float64]
+
+CERTIFY = ("full", "local", "none")
+SOLVERS = ("particles",)
+
+#: Default relative gradient norm of a step.
+TOLERANCE = 1e-10
+
+
+def proximal_step(
+    model: AttentionModel,
+    cloud: TokenCloud,
+    t: float,
+    step: float,
+    cost: str = "source",
+    solver: str = "particles",
+    support: ArrayLike | None = None,
+    energy_time: float | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    max_evaluations: int = 1000,
+    certify: str = "full",
+) -> StepResult:
+    r"""One JKO step: minimise :math:`\Phi(\nu) = W^2(\mu, \nu)/(2\tau) + E(\nu, t_e)`.
+
+    On tokens, over positions and plan:
+
+    .. math::
+
+        \Phi(y) = \frac{1}{2\tau} \min_\pi \sum_{ij} \pi_{ij}\, c(x_i, y_j) + E(y, t_e),
+
+    the ground cost carrying the effective mobility frozen at ``(cloud, t)``.
+
+    Parameters
+    ----------
+    model : AttentionModel
+    cloud : TokenCloud
+        The measure the step starts from; tokens of weight zero are test particles and move by
+        their own problem :math:`\min_y c(x_i, y)/(2\tau) + V(y)`.
+    t : float
+        Time of the cloud and of the mobility.
+    step : float
+        Proximal step :math:`\tau > 0`.
+    cost : {"source", "midpoint", "geodesic"}
+        Ground cost, see `jko.transport.cost`.  Proofs exist for ``"source"``.
+    solver : {"particles"}
+        Step solver.
+    support : array_like, optional
+        Nodes of the solvers on a fixed support; not used by ``"particles"``.
+    energy_time : float, optional
+        Time at which the energy is taken, default ``t + step``.
+    tolerance : float
+        Gradient norm to reach, relative to its value at ``y = x``.
+    max_evaluations : int
+        Kernel passes the position solver may spend.
+    certify : {"full", "local", "none"}
+        ``"full"``: prove or search every token's optimality and restart where a better position
+        is found; ``"local"``: only the O(n) proof; ``"none"``: plan and stationarity alone.
+
+    Returns
+    -------
+    StepResult
+
+    Raises
+    ------
+    ValueError, TypeError
+        For invalid arguments, before any work.
+    KernelOverflowError
+        If the energy exceeds the largest double.
+    StepError
+        If the result would break ``Phi <= E(mu, t_e)``.
+    """
+    t = finite_number(t, "t")
+    step = positive_number(step, "step")
+    energy_time = t + step if energy_time is None else finite_number(energy_time, "energy_time")
+    choice(solver, "solver", SOLVERS)
+    choice(certify, "certify", CERTIFY)
+    positive_number(tolerance, "tolerance")
+    positive_integer(max_evaluations, "max_evaluations")
+    if support is not None:
+        raise ValueError("support must be None for solver='particles', whose tokens move freely")
+    base = ground_cost(cost, model, cloud, t)
+    charged = np.flatnonzero(cloud.weights > 0)
+    everything = charged.size == cloud.n
+    problem = StepProblem(
+        model=model,
+        weights=cloud.weights[charged],
+        step=step,
+        energy_time=energy_time,
+        anchors=(Anchor(base if everything else base.take(charged)),),
+        start=cloud.points[charged],
+    )
+    solution = solve_tokens(problem, tolerance, max_evaluations, certify)
+    _require_decrease(solution)
+    points = cloud.points.copy()
+    points[charged] = solution.at.points
+    if not everything:
+        points = _move_test_particles(problem, solution, base, cloud, points)
+    return StepResult(
+        time=t,
+        step=step,
+        energy_time=energy_time,
+        objective=solution.at.value,
+        distance_squared=2 * step * solution.at.transport,
+        energy_before=solution.energy_before,
+        energy=solution.at.energy,
+        certificate=solution.certificate,
+        status=solution.status,
+        stats=solution.stats,
+        cloud=TokenCloud(points, cloud.weights),
+        plan=solution.coupling.plan_on(charged, cloud.n),
+    )
+
+
+def _require_decrease(solution: TokenSolution) -> None:
+    before, after = solution.energy_before, solution.at.value
+    if after > before + 1e-13 * max(1.0, abs(before)):
+        raise StepError(
+            f"the step would end with objective {after:.17g} above the energy {before:.17g} of "
+            "the measure it starts from; this is a defect of the minimiser, please report it"
+        )
+
+
+def _move_test_particles(
+    problem: StepProblem,
+    solution: TokenSolution,
+    base: GroundCost,
+    cloud: TokenCloud,
+    points: Array,
+) -> Array:
+    """Tokens of weight zero follow their own problem in the potential of the others."""
+    test = np.flatnonzero(cloud.weights == 0)
+    problems = TokenProblems(problem, solution.at.points, (Anchor(base.take(test)),))
+    moved, _ = problems.minimise(np.arange(test.size), cloud.points[test])
+    points[test] = moved
+    return points
