@@ -4,6 +4,17 @@ from .attention import weights
 from .attention.heads import Heads
 from .attention.model import AttentionModel
 from .measures import TokenCloud
+from .runs.curve import Curve
+from .runs.flow import particle_flow
+from .runs.movement import minimizing_movement
 from .steps.proximal import proximal_step
 
-__all__ = ["AttentionModel", "Heads", "TokenCloud", "proximal_step", "weights"]
+__all__ = ["AttentionModel",
+    "Curve",
+    "Heads",
+    "TokenCloud",
+    "minimizing_movement",
+    "particle_flow",
+    "proximal_step",
+    "weights",
+]

@@ -10,12 +10,25 @@ For sources :math:`\mu = \sum_j a_j \delta_{y_j}` and a head :math:`D_h`, at any
 
 The mobility is kept as its logarithm and the moments are normalised, so that neither
 overflows however strong the head is.
+
+How the tiles run.  A tile of exponentials stays in the second-level cache between the product
+that makes it, the exponential and the product that consumes it.  Heads are symmetric, so
+where the targets are the sources the tile (I, J) serves as (J, I) too and half of the
+exponentials are saved.  Tiles are spread over threads; both products of a tile are small enough
+for BLAS to run them on the thread that asks.  The tiles, and the order in which they are
+added, depend on the problem alone: results are the same to the last bit on any number of
+threads.  Nanoseconds per pair of tokens and head (d = 3, order 1, two cores): 1.2 row tiles,
+0.65 on two threads, 0.75 symmetric, 0.40 symmetric on two threads; a bare exponential is 0.8.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from math import isqrt
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +36,28 @@ from numpy.typing import NDArray
 __all__ = ["DenseKernel", "Kernel", "KernelSums"]
 
 Array = NDArray[np.float64]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-#: Bytes of one tile of exponentials: it stays in the second-level cache between the product
-#: that makes it, the exponential and the product that consumes it.
-TILE_BYTES = 384 * 1024
+#: Entries of one tile of exponentials: 512 KiB, half of a second-level cache.
+TILE_ENTRIES = 65_536
+
+#: Multiplications up to which OpenBLAS runs a matrix product on the calling thread.
+SERIAL_PRODUCT = 262_144
+
+#: Dimension from which a tile is all product and little exponential: BLAS's own threads
+#: then do better than ours.
+BLAS_DIMENSION = 33
+
+#: Exponentials below which threads cost more than they save (about two milliseconds).
+PARALLEL_WORK = 2_000_000
+
+#: Tasks that a symmetric evaluation is cut into when it has fewer heads: enough to balance
+#: threads, few enough for one accumulator each.
+SYMMETRIC_TASKS = 16
+
+#: Fewer tokens than this fit one tile: there is no symmetric half to save.
+SYMMETRIC_COUNT = 257
 
 #: Heads up to this norm need no shift: exp(+-300) and its sums are ordinary doubles.
 UNSHIFTED_NORM = 300.0
@@ -63,42 +94,38 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class DenseKernel:
-    """Direct summation, ``m n H`` exponentials in tiles; memory ``O(n)`` beside the result."""
+    """Direct summation, ``m n H`` exponentials in tiles; memory ``O(n)`` beside the result.
 
-    tile_bytes: int = TILE_BYTES
+    Half as many where ``at is points``.
+
+    Parameters
+    ----------
+    threads : int, optional
+        At most this many; the processors available to this process by default.  The result
+        does not depend on it.
+    """
+
+    threads: int | None = None
 
     def sums(
         self, at: Array, points: Array, weights: Array, matrices: Array, order: int
     ) -> KernelSums:
-        heads, dim = matrices.shape[0], matrices.shape[1]
-        count = at.shape[0]
+        payload = moment_payload(points, weights, order)
+        strong = np.abs(np.linalg.eigvalsh(matrices)).max(axis=1) > UNSHIFTED_NORM
+        if not strong.any():
+            totals = exponential_sums(at, points, payload, matrices, self.threads)
+            return kernel_sums(totals, 0.0, order)
+        totals = np.empty((*strong.shape, at.shape[0], payload.shape[1]))
+        shift = np.zeros((*strong.shape, at.shape[0], 1))
+        totals[~strong] = exponential_sums(at, points, payload, matrices[~strong], self.threads)
         charged = weights > 0
-        if not charged.all():
-            points, weights = points[charged], weights[charged]
-        # one row per (head, target): all heads share the same source matrix
-        rows = np.matmul(at, matrices).reshape(heads * count, dim)
-        payload = _payload(points, weights, order)
-        tile = max(16, self.tile_bytes // (8 * points.shape[0]))
-        shifts = np.abs(np.linalg.eigvalsh(matrices)).max(axis=1) > UNSHIFTED_NORM
-        log_mobility = np.empty(heads * count)
-        moments = np.empty((heads * count, payload.shape[1] - 1))
-        columns = np.ascontiguousarray(points.T)
-        buffer = np.empty((min(tile, heads * count), points.shape[0]))
-        for start in range(0, heads * count, tile):
-            stop = min(start + tile, heads * count)
-            scores = np.matmul(rows[start:stop], columns, out=buffer[: stop - start])
-            shift = 0.0
-            if shifts[start // count : (stop - 1) // count + 1].any():
-                shift = scores.max(axis=1)
-                scores -= shift[:, None]
-            np.exp(scores, out=scores)
-            sums = scores @ payload
-            log_mobility[start:stop] = shift + np.log(sums[:, 0])
-            np.divide(sums[:, 1:], sums[:, :1], out=moments[start:stop])
-        return _unpack(log_mobility, moments, heads, count, dim, order)
+        totals[strong], shift[strong] = _row_sums(
+            at, points[charged], payload[charged], matrices[strong], self.threads, shifted=True
+        )
+        return kernel_sums(totals, shift[..., 0], order)
 
 
-def _payload(points: Array, weights: Array, order: int) -> Array:
+def moment_payload(points: Array, weights: Array, order: int) -> Array:
     """Columns ``a (1, y, y y^T upper triangle)`` that the exponentials are multiplied with."""
     parts = [np.ones((points.shape[0], 1))]
     if order >= 1:
@@ -109,19 +136,143 @@ def _payload(points: Array, weights: Array, order: int) -> Array:
     return weights[:, None] * np.concatenate(parts, axis=1)
 
 
-def _unpack(
-    log_mobility: Array, moments: Array, heads: int, count: int, dim: int, order: int
-) -> KernelSums:
-    log_mobility = log_mobility.reshape(heads, count)
+def kernel_sums(totals: Array, shift: Array | float, order: int) -> KernelSums:
+    """The sums made of ``totals``, shape (H, m, columns), which carry the factor ``exp(-shift)``."""
+    log_mobility = np.log(totals[..., 0])
+    log_mobility += shift
     if order == 0:
         return KernelSums(log_mobility=log_mobility)
-    mean = moments[:, :dim].reshape(heads, count, dim)
+    columns = totals.shape[2] - 1
+    dim = columns if order == 1 else (isqrt(9 + 8 * columns) - 3) // 2
+    mean = totals[..., 1 : dim + 1] / totals[..., :1]
     if order == 1:
         return KernelSums(log_mobility=log_mobility, mean=mean)
     i, j = np.triu_indices(dim)
-    second = np.empty((heads * count, dim, dim))
-    second[:, i, j] = moments[:, dim:]
-    second[:, j, i] = moments[:, dim:]
-    return KernelSums(
-        log_mobility=log_mobility, mean=mean, second=second.reshape(heads, count, dim, dim)
-    )
+    second = np.empty((*log_mobility.shape, dim, dim))
+    second[..., i, j] = totals[..., dim + 1 :] / totals[..., :1]
+    second[..., j, i] = second[..., i, j]
+    return KernelSums(log_mobility=log_mobility, mean=mean, second=second)
+
+
+def exponential_sums(
+    at: Array, points: Array, payload: Array, matrices: Array, threads: int | None = None
+) -> Array:
+    r"""Plain sums :math:`\sum_j e^{\langle x, D_h y_j\rangle} c_j`, shape (H, m, columns).
+
+    For heads of norm up to `UNSHIFTED_NORM`; ``payload`` holds the rows ``c_j``, of any sign.
+    """
+    if at is points and points.shape[0] >= SYMMETRIC_COUNT:
+        return _symmetric_sums(points, payload, matrices, threads)
+    return _row_sums(at, points, payload, matrices, threads)[0]
+
+
+def available_processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run_tasks(
+    task: Callable[[Item], Result], items: Sequence[Item], work: float, threads: int | None = None
+) -> list[Result]:
+    """``[task(item) for item in items]``, on threads when ``work`` (exponentials) pays for them.
+
+    The pool lives for one call: it costs 0.1 ms and is safe with processes that fork.
+    """
+    workers = min(len(items), threads or available_processors())
+    if workers < 2 or work < PARALLEL_WORK:
+        return [task(item) for item in items]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(task, items))
+
+
+def _tile_entries(dim: int, columns: int) -> int:
+    """Entries of a tile whose two products stay on the calling thread."""
+    if dim >= BLAS_DIMENSION:
+        return TILE_ENTRIES
+    return min(TILE_ENTRIES, SERIAL_PRODUCT // max(dim, columns))
+
+
+def _row_sums(
+    at: Array,
+    points: Array,
+    payload: Array,
+    matrices: Array,
+    threads: int | None,
+    *,
+    shifted: bool = False,
+) -> tuple[Array, Array]:
+    """Sums over row tiles, one row per (head, target), and the shifts of their exponents."""
+    heads, dim = matrices.shape[:2]
+    count, sources, columns = at.shape[0], points.shape[0], payload.shape[1]
+    rows = np.matmul(at, matrices).reshape(heads * count, dim)
+    transposed = np.ascontiguousarray(points.T)
+    totals = np.zeros((heads * count, columns))
+    shift = np.zeros((heads * count, 1))
+    entries = _tile_entries(dim, columns)
+    height = min(heads * count, max(128, entries // sources))
+    width = min(sources, max(1, entries // max(height, 1)))
+    chunks = [slice(start, start + width) for start in range(0, sources, width)]
+
+    def task(starts: range) -> None:
+        buffer = np.empty((height, width))
+        for start in starts:
+            tile = slice(start, start + height)
+            block = rows[tile]
+            if shifted:
+                scores = [(block @ transposed[:, c]).max(axis=1, keepdims=True) for c in chunks]
+                shift[tile] = np.max(scores, axis=0)
+            for c in chunks:
+                out = buffer[: block.shape[0], : transposed[:, c].shape[1]]
+                np.matmul(block, transposed[:, c], out=out)
+                if shifted:
+                    out -= shift[tile]
+                np.exp(out, out=out)
+                totals[tile] += out @ payload[c]
+
+    starts = range(0, heads * count, height or 1)
+    batch = max(1, len(starts) // 32)
+    batches = [starts[k : k + batch] for k in range(0, len(starts), batch)]
+    work = 0 if dim >= BLAS_DIMENSION else heads * count * sources
+    run_tasks(task, batches, work, threads)
+    shape = (heads, count, -1)
+    return totals.reshape(shape), shift.reshape(shape)
+
+
+def _symmetric_sums(points: Array, payload: Array, matrices: Array, threads: int | None) -> Array:
+    """Sums at the sources themselves: a tile (I, J) above the diagonal is used for (J, I) too."""
+    heads, dim = matrices.shape[:2]
+    count, columns = payload.shape
+    blocks = -(-count // isqrt(_tile_entries(dim, columns)))
+    height = -(-count // blocks)
+    tiles = [slice(start, min(start + height, count)) for start in range(0, count, height)]
+    transposed = np.ascontiguousarray(points.T)
+    parts = min(len(tiles), -(-SYMMETRIC_TASKS // heads))
+
+    def task(item: tuple[int, int]) -> Array:
+        head, part = item
+        rows = points @ matrices[head]
+        total = np.zeros((count, columns))
+        buffer = np.empty(height * height)
+        for k in range(part, len(tiles), parts):
+            i = tiles[k]
+            for j in tiles[k:]:
+                shape = (i.stop - i.start, j.stop - j.start)
+                tile = buffer[: shape[0] * shape[1]].reshape(shape)
+                np.matmul(rows[i], transposed[:, j], out=tile)
+                np.exp(tile, out=tile)
+                total[i] += tile @ payload[j]
+                if i != j:
+                    total[j] += tile.T @ payload[i]
+        return total
+
+    items = [(head, part) for head in range(heads) for part in range(parts)]
+    work = 0 if dim >= BLAS_DIMENSION else heads * count * count / 2
+    partial = run_tasks(task, items, work, threads)
+    totals = np.empty((heads, count, columns))
+    for head in range(heads):
+        totals[head] = partial[head * parts]
+        for part in range(1, parts):
+            totals[head] += partial[head * parts + part]
+    return totals

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import choice, finite_number, positive_integer, positive_number
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud
-from ..transport.cost import GroundCost, ground_cost
+from ..transport.cost import COSTS, GroundCost, ground_cost
 from .particles import TokenSolution, solve_tokens
 from .pointwise import TokenProblems
 from .problem import Anchor, StepProblem
 from .result import StepError, StepResult
 
-__all__ = ["proximal_step"]
+__all__ = ["StepOptions", "proximal_step"]
 
 Array = NDArray[np.float64]
 
@@ -23,6 +25,29 @@ SOLVERS = ("particles",)
 
 #: Default relative gradient norm of a step.
 TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How steps are solved: the keyword arguments of `proximal_step` that a run fixes."""
+
+    cost: str = "source"
+    solver: str = "particles"
+    support: ArrayLike | None = None
+    tolerance: float = TOLERANCE
+    max_evaluations: int = 1000
+    certify: str = "full"
+
+    def __post_init__(self) -> None:
+        choice(self.cost, "cost", COSTS)
+        choice(self.solver, "solver", SOLVERS)
+        choice(self.certify, "certify", CERTIFY)
+        positive_number(self.tolerance, "tolerance")
+        positive_integer(self.max_evaluations, "max_evaluations")
+        if self.support is not None:
+            raise ValueError(
+                "support must be None for solver='particles', whose tokens move freely"
+            )
 
 
 def proximal_step(
@@ -91,12 +116,14 @@ def proximal_step(
     t = finite_number(t, "t")
     step = positive_number(step, "step")
     energy_time = t + step if energy_time is None else finite_number(energy_time, "energy_time")
-    choice(solver, "solver", SOLVERS)
-    choice(certify, "certify", CERTIFY)
-    positive_number(tolerance, "tolerance")
-    positive_integer(max_evaluations, "max_evaluations")
-    if support is not None:
-        raise ValueError("support must be None for solver='particles', whose tokens move freely")
+    StepOptions(
+        cost=cost,
+        solver=solver,
+        support=support,
+        tolerance=tolerance,
+        max_evaluations=max_evaluations,
+        certify=certify,
+    )
     base = ground_cost(cost, model, cloud, t)
     charged = np.flatnonzero(cloud.weights > 0)
     everything = charged.size == cloud.n
