@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from ..attention.fields import Fields
+from ..attention.heads import Heads
 from ..transport.cost import theta_cot_theta
 from .bounds import PotentialBounds
 from .cells import Cells
 from .pointwise import TokenProblems
 from .problem import Evaluation
 
-__all__ = ["BranchReport", "branch_and_bound"]
+__all__ = ["BranchReport", "Curvature", "branch_and_bound"]
 
 Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -64,13 +65,18 @@ class _Potential:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Curvature:
+class Curvature:
     """Bounds on second and third derivatives of V near points, local or global."""
 
     bounds: PotentialBounds
     norms: Array
     weights: Array
     sign: int
+
+    @classmethod
+    def of(cls, heads: Heads, sign: int, bounds: PotentialBounds) -> Curvature:
+        """From the heads and the global bounds."""
+        return cls(bounds=bounds, norms=heads.norms, weights=heads.weights, sign=sign)
 
     def _near(self, head_mobility: Array, radius: Array) -> Array:
         """``w_h`` times an upper bound of ``b_h`` within ``radius`` of the points, (H, m)."""
@@ -101,14 +107,9 @@ def branch_and_bound(
     """Decide the problems of ``tokens``, whose current values are ``value[tokens]``."""
     problem = problems.problem
     heads = at.fields.heads
-    curvature = _Curvature(
-        bounds=PotentialBounds.of_measure(
-            at.points, problem.weights, heads, problem.model.sign
-        ),
-        norms=heads.norms,
-        weights=heads.weights,
-        sign=problem.model.sign,
-    )
+    sign = problem.model.sign
+    bounds = PotentialBounds.of_measure(at.points, problem.weights, heads, sign)
+    curvature = Curvature.of(heads, sign, bounds)
     state = _TokenState.build(problems, at, value, tokens, curvature)
     dim = at.points.shape[1]
     cells = Cells.cover(dim, FIRST_LEVEL[dim])
@@ -159,7 +160,7 @@ class _TokenState:
         at: Evaluation,
         value: Array,
         tokens: IntArray,
-        curvature: _Curvature,
+        curvature: Curvature,
     ) -> _TokenState:
         step = problems.problem.step
         source, point = problems.anchors[0].cost.points[tokens], at.points[tokens]
@@ -220,7 +221,7 @@ def _convex_ball(
     stiffness: Array,
     lowest: Array,
     mobility: Array,
-    curvature: _Curvature,
+    curvature: Curvature,
 ) -> tuple[Array, Array]:
     """Radius around ``y_i`` of strong convexity and its modulus (zero modulus: none found)."""
     angle = sphere.distance(source, point)
@@ -241,7 +242,7 @@ def _convex_ball(
     return ball, modulus
 
 
-def _potential(fields: Fields, radius: Array, curvature: _Curvature) -> _Potential:
+def _potential(fields: Fields, radius: Array, curvature: Curvature) -> _Potential:
     mobility = fields.head_mobility
     gradient = fields.gradient
     return _Potential(
@@ -260,7 +261,7 @@ def _undecided(
     cells: Cells,
     token: IntArray,
     cell: IntArray,
-    curvature: _Curvature,
+    curvature: Curvature,
 ) -> BoolArray:
     """Which (token, cell) pairs need subdivision; refuted tokens are taken off the list."""
     radii = cells.radii
