@@ -14,7 +14,8 @@ __all__ = ["labelled_distance", "wasserstein"]
 Array = NDArray[np.float64]
 
 
-def _require_same_dimension(cloud_a: TokenCloud, cloud_b: TokenCloud) -> None:
+def require_same_dimension(cloud_a: TokenCloud, cloud_b: TokenCloud) -> None:
+    """Raise ``ValueError`` if two clouds live on different spheres."""
     if cloud_a.dim != cloud_b.dim:
         raise ValueError(
             f"cloud_b must have dimension {cloud_a.dim} like cloud_a, got {cloud_b.dim}"
@@ -27,7 +28,7 @@ def wasserstein(cloud_a: TokenCloud, cloud_b: TokenCloud) -> float:
     :math:`W_2^2 = \min_\pi \sum_{ij} \pi_{ij} d(x_i, y_j)^2` with the great-circle distance; the
     clouds may differ in size and weights.  Labels are never assumed: POT finds the plan.
     """
-    _require_same_dimension(cloud_a, cloud_b)
+    require_same_dimension(cloud_a, cloud_b)
     cost = sphere.distance_matrix(cloud_a.points, cloud_b.points) ** 2
     return float(np.sqrt(optimal_plan(cost, cloud_a.weights, cloud_b.weights).cost))
 
