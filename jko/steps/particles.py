@@ -19,7 +19,7 @@ from .positions import minimise_positions
 from .problem import Coupling, Evaluation, Objective, StepProblem
 from .result import Certificate, StepStats, StepStatus
 
-__all__ = ["TokenSolution", "solve_tokens"]
+__all__ = ["TokenSolution", "Warm", "solve_tokens"]
 
 Array = NDArray[np.float64]
 
@@ -76,8 +76,9 @@ class _Goal:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenSolution:
-    """The outcome of a step on tokens of positive weight."""
+    """The outcome of a step on tokens of positive weight; ``first`` is the start's evaluation."""
 
+    first: Evaluation
     at: Evaluation
     coupling: Coupling
     energy_before: float
@@ -86,8 +87,34 @@ class TokenSolution:
     stats: StepStats
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Warm:
+    """What is known from a problem of the same energy and start with other transport terms.
+
+    Attributes
+    ----------
+    first : Evaluation
+        At the start.
+    guess : Evaluation
+        Where to begin, unless the start itself has the lower objective.
+    """
+
+    first: Evaluation
+    guess: Evaluation
+
+    def assemble(self, objective: Objective) -> tuple[Evaluation, Evaluation]:
+        """Both evaluations under another objective: no kernel pass."""
+        first = objective.assemble(self.first.points, self.first.fields)
+        guess = objective.assemble(self.guess.points, self.guess.fields)
+        return first, guess if guess.value <= first.value else first
+
+
 def solve_tokens(
-    problem: StepProblem, tolerance: float, max_evaluations: int, certify: str
+    problem: StepProblem,
+    tolerance: float,
+    max_evaluations: int,
+    certify: str,
+    warm: Warm | None = None,
 ) -> TokenSolution:
     """Solve a step problem.
 
@@ -101,18 +128,25 @@ def solve_tokens(
     certify : {"full", "local", "none"}
         ``"full"``: proof, search and restarts; ``"local"``: the O(n) proof only; ``"none"``:
         stationarity and plan alone.
+    warm : Warm, optional
+        The solution of a sibling problem to begin from.
     """
     work = _Work()
     labels = Coupling.labels(problem.weights)
-    first = Objective(problem, labels)(problem.start)
-    work.gradient_evaluations += 1
+    objective = Objective(problem, labels)
+    if warm is None:
+        first = begin = objective(problem.start)
+    else:
+        first, begin = warm.assemble(objective)
+    work.gradient_evaluations += objective.evaluations
     goal = _Goal(reference=first.norm, tolerance=tolerance, max_evaluations=max_evaluations)
-    settled = _settle(problem, labels, first, goal, certify, work)
+    settled = _settle(problem, labels, begin, goal, certify, work)
     end = _Restarted(settled=settled, report=settled.plan.proof)
     if certify == "full":
         end = _restart(problem, settled, _full_report(problem, settled, work), goal, work)
     settled, report = end.settled, end.report
     return TokenSolution(
+        first=first,
         at=settled.at,
         coupling=settled.coupling,
         energy_before=first.energy,

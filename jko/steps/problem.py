@@ -122,6 +122,8 @@ class StepProblem:
     anchors : tuple of Anchor
     start : (n, d)
         First iterate, at which the relative gradient norm is one.
+    labelled : bool
+        Keep the identity coupling even where the plan could be optimised.
     """
 
     model: AttentionModel
@@ -130,6 +132,7 @@ class StepProblem:
     energy_time: float
     anchors: tuple[Anchor, ...]
     start: Array
+    labelled: bool = False
 
     @property
     def heads(self) -> Heads:
@@ -143,7 +146,8 @@ class StepProblem:
     @property
     def optimises_plan(self) -> bool:
         """Whether the plan is free (one anchor, coefficient one) or fixed to the labels."""
-        return len(self.anchors) == 1 and self.anchors[0].coefficient == 1.0
+        free = len(self.anchors) == 1 and self.anchors[0].coefficient == 1.0
+        return free and not self.labelled
 
     @cached_property
     def stiffness(self) -> Array:
@@ -202,8 +206,11 @@ class Objective:
     def __call__(self, y: Array, order: int | None = None) -> Evaluation:
         """Evaluate at ``y``: one kernel pass."""
         self.evaluations += 1
+        return self.assemble(y, self.problem.fields(y, y, self.order if order is None else order))
+
+    def assemble(self, y: Array, fields: Fields) -> Evaluation:
+        """Evaluate at ``y`` given the energy fields there: no kernel pass."""
         problem, coupling = self.problem, self.coupling
-        fields = problem.fields(y, y, self.order if order is None else order)
         energy = fields.energy(problem.weights)
         gradient = fields.gradient
         transport = 0.0

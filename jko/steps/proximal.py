@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import choice, finite_number, positive_integer, positive_number
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud
-from ..transport.cost import COSTS, GroundCost, ground_cost
+from ..transport.cost import COSTS, ground_cost
 from .particles import TokenSolution, solve_tokens
 from .pointwise import TokenProblems
 from .problem import Anchor, StepProblem
 from .result import StepError, StepResult
 
-__all__ = ["StepOptions", "proximal_step"]
+__all__ = ["StepOptions", "jko_problem", "proximal_step"]
 
 Array = NDArray[np.float64]
 
@@ -124,23 +124,17 @@ def proximal_step(
         max_evaluations=max_evaluations,
         certify=certify,
     )
-    base = ground_cost(cost, model, cloud, t)
-    charged = np.flatnonzero(cloud.weights > 0)
-    everything = charged.size == cloud.n
-    problem = StepProblem(
-        model=model,
-        weights=cloud.weights[charged],
-        step=step,
-        energy_time=energy_time,
-        anchors=(Anchor(base if everything else base.take(charged)),),
-        start=cloud.points[charged],
-    )
+    problem = jko_problem(model, cloud, t, step, energy_time, cost)
     solution = solve_tokens(problem, tolerance, max_evaluations, certify)
     _require_decrease(solution)
+    charged = np.flatnonzero(cloud.weights > 0)
     points = cloud.points.copy()
     points[charged] = solution.at.points
-    if not everything:
-        points = _move_test_particles(problem, solution, base, cloud, points)
+    if charged.size < cloud.n:
+        test = np.flatnonzero(cloud.weights == 0)
+        anchors = (Anchor(ground_cost(cost, model, cloud, t).take(test)),)
+        problems = TokenProblems(problem, solution.at.points, anchors)
+        points[test] = problems.minimise(np.arange(test.size), cloud.points[test])[0]
     return StepResult(
         time=t,
         step=step,
@@ -157,6 +151,27 @@ def proximal_step(
     )
 
 
+def jko_problem(
+    model: AttentionModel,
+    cloud: TokenCloud,
+    t: float,
+    step: float,
+    energy_time: float,
+    cost: str = "source",
+) -> StepProblem:
+    """The proximal problem of a JKO step on the tokens of positive weight."""
+    base = ground_cost(cost, model, cloud, t)
+    charged = np.flatnonzero(cloud.weights > 0)
+    return StepProblem(
+        model=model,
+        weights=cloud.weights[charged],
+        step=step,
+        energy_time=energy_time,
+        anchors=(Anchor(base.take(charged)),),
+        start=cloud.points[charged],
+    )
+
+
 def _require_decrease(solution: TokenSolution) -> None:
     before, after = solution.energy_before, solution.at.value
     if after > before + 1e-13 * max(1.0, abs(before)):
@@ -164,18 +179,3 @@ def _require_decrease(solution: TokenSolution) -> None:
             f"the step would end with objective {after:.17g} above the energy {before:.17g} of "
             "the measure it starts from; this is a defect of the minimiser, please report it"
         )
-
-
-def _move_test_particles(
-    problem: StepProblem,
-    solution: TokenSolution,
-    base: GroundCost,
-    cloud: TokenCloud,
-    points: Array,
-) -> Array:
-    """Tokens of weight zero follow their own problem in the potential of the others."""
-    test = np.flatnonzero(cloud.weights == 0)
-    problems = TokenProblems(problem, solution.at.points, (Anchor(base.take(test)),))
-    moved, _ = problems.minimise(np.arange(test.size), cloud.points[test])
-    points[test] = moved
-    return points
