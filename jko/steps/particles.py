@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 #: Plans may be exchanged this often; every exchange strictly lowers the objective.
 PLAN_CHANGES = 50
 RESTARTS = 12
+SINGLE_RESTARTS = 8
 PLAN_TOLERANCE = 1e-9
 
 
@@ -244,11 +245,11 @@ def _full_report(problem: StepProblem, settled: _Settled, work: _Work) -> GapRep
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Restarted:
-    """The best configuration found, its gaps, and whether every remaining gap is a split."""
+    """The best configuration found, its gaps, and whether whole-token moves are exhausted."""
 
     settled: _Settled
     report: GapReport
-    splits: bool = False
+    exhausted: bool = False
 
 
 def _restart(
@@ -257,40 +258,33 @@ def _restart(
     """Move tokens to their competing positions while that lowers the objective.
 
     All of them at once first; if that overshoots, the half with the largest gaps, and so on
-    down to each token alone.  A token that prefers its competitor where it is, and would
-    prefer to come back from there, can only be satisfied by splitting its mass.
+    down to each token alone.  When no such move helps although gaps remain, splitting does:
+    the objective's derivative along moving a fraction of token ``i`` is ``-a_i gap_i < 0``.
     """
     while settled.coupling.identity and report.worse.any() and work.restarts < RESTARTS:
-        improved, splits = None, 0
-        groups = _restart_groups(problem.weights * np.where(report.worse, report.gap, 0))
-        for tokens in groups:
-            if work.restarts >= RESTARTS:
-                break
+        improved = None
+        for tokens in _restart_groups(problem.weights * np.where(report.worse, report.gap, 0)):
             work.restarts += 1
             trial = _moved(problem, settled, report, tokens, goal, work)
             noise = RESOLUTION * max(1.0, abs(settled.at.value))
             if trial.at.value < settled.at.value - noise:
                 improved = trial
                 break
-            if tokens.size == 1 and trial.coupling.identity:
-                back = _full_report(problem, trial, work)
-                splits += int(back.worse[tokens[0]])
         if improved is None:
-            all_split = splits == int(report.worse.sum())
-            return _Restarted(settled=settled, report=report, splits=all_split)
+            return _Restarted(settled=settled, report=report, exhausted=True)
         settled = improved
         report = _full_report(problem, settled, work)
     return _Restarted(settled=settled, report=report)
 
 
 def _restart_groups(loss: Array) -> list[NDArray[np.intp]]:
-    """Tokens by decreasing loss: all, half of them, ..., then one by one."""
+    """Tokens by decreasing loss: all, half of them, ..., then the first few one by one."""
     tokens = np.argsort(-loss)[: int((loss > 0).sum())]
     groups, size = [], tokens.size
     while size > 1:
         groups.append(tokens[:size])
         size //= 2
-    return groups + [tokens[k : k + 1] for k in range(tokens.size)]
+    return groups + [tokens[k : k + 1] for k in range(min(tokens.size, SINGLE_RESTARTS))]
 
 
 def _moved(
@@ -344,7 +338,7 @@ def _status(end: _Restarted, goal: _Goal, work: _Work) -> StepStatus:
             return StepStatus.MAX_EVALUATIONS
         return StepStatus.STALLED
     if end.report.worse.any():
-        return StepStatus.SPLIT if end.splits else StepStatus.NOT_GLOBAL
+        return StepStatus.SPLIT if end.exhausted else StepStatus.NOT_GLOBAL
     if settled.at.norm > goal.tolerance * goal.reference:
         return StepStatus.ROUNDING
     return StepStatus.CONVERGED

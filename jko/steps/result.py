@@ -21,7 +21,7 @@ class StepStatus(Enum):
 
     CONVERGED = "the step converged to the requested tolerance"
     ROUNDING = "the step stopped at the rounding level of its gradient, above the tolerance"
-    SPLIT = "converged among token clouds, but the true minimiser splits the mass of a token"
+    SPLIT = "converged; moving whole tokens did not help, but splitting a token's mass would"
     NOT_GLOBAL = "converged to a stationary point, but a better position of a token exists"
     PLAN_SPLITS = "converged, but the optimal plan is not a relabelling, which the scheme assumes"
     STALLED = "the minimiser stalled above the requested tolerance"
