@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,9 +16,17 @@ Array = NDArray[np.float64]
 UNIT_TOLERANCE = 1e-6
 
 
+def as_array(value: ArrayLike, name: str) -> NDArray[Any]:
+    """``np.asarray``, with an error that names the argument for ragged lists."""
+    try:
+        return np.asarray(value)
+    except ValueError as problem:
+        raise ValueError(f"{name} must be a rectangular array: {problem}") from None
+
+
 def finite_array(value: ArrayLike, name: str, ndim: int) -> Array:
     """A float64 copy of ``value`` with ``ndim`` axes and finite entries, or a clear error."""
-    raw = np.asarray(value)
+    raw = as_array(value, name)
     if raw.dtype == object or not (
         np.issubdtype(raw.dtype, np.number) or np.issubdtype(raw.dtype, np.bool_)
     ):
@@ -47,7 +56,8 @@ def probability_weights(weights: ArrayLike | None, count: int, name: str) -> Arr
     total = array.sum()
     if abs(total - 1) > UNIT_TOLERANCE:
         raise ValueError(f"{name} must sum to 1, got {total}; divide them by their sum")
-    return array / total if total != 1 else array
+    # a sum that is one to rounding is left alone, so that reading a cloud back changes no bit
+    return array if abs(total - 1) <= 16 * np.finfo(float).eps else array / total
 
 
 def frozen(array: Array) -> Array:
@@ -58,9 +68,9 @@ def frozen(array: Array) -> Array:
 def finite_number(value: Any, name: str) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number, got {value!r}")
-    if not np.isfinite(value):
+    if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}")
     return float(value)
 
@@ -73,7 +83,7 @@ def positive_number(value: Any, name: str) -> float:
 
 
 def positive_integer(value: Any, name: str, minimum: int = 1) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")

@@ -2,7 +2,7 @@ r"""Token clouds: probability measures :math:`\mu = \sum_i a_i \delta_{x_i}` on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 Rng = np.random.Generator | int | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class TokenCloud:
     r"""A weighted token cloud :math:`\mu = \sum_i a_i \delta_{x_i}` on :math:`S^{d-1}`.
 
@@ -48,16 +48,17 @@ class TokenCloud:
     """
 
     points: Array
-    weights: Array = field(default=None)  # type: ignore[assignment]
+    weights: Array
 
-    def __post_init__(self) -> None:
-        points = finite_array(self.points, "points", 2)
+    def __init__(self, points: ArrayLike, weights: ArrayLike | None = None) -> None:
+        points = finite_array(points, "points", 2)
         n, dim = points.shape
         if n == 0:
             raise ValueError("points must hold at least one token, got shape " f"{points.shape}")
         if dim < 2:
             raise ValueError(f"points must have dimension d >= 2, got shape {points.shape}")
-        norms = np.linalg.norm(points, axis=1)
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(points, axis=1)
         off = np.abs(norms - 1)
         if (off > UNIT_TOLERANCE).any():
             index = int(np.argmax(off))
@@ -67,7 +68,7 @@ class TokenCloud:
             )
         object.__setattr__(self, "points", frozen(sphere.normalize(points)))
         object.__setattr__(
-            self, "weights", frozen(probability_weights(self.weights, n, "weights"))
+            self, "weights", frozen(probability_weights(weights, n, "weights"))
         )
 
     @property
@@ -87,14 +88,16 @@ class TokenCloud:
     @classmethod
     def normalized(cls, points: ArrayLike, weights: ArrayLike | None = None) -> TokenCloud:
         """The cloud of ``points / |points|``, weights divided by their sum; zero vectors are an error."""
-        array = finite_array(points, "points", 2)
-        norms = np.linalg.norm(array, axis=1)
-        if (norms == 0).any():
-            raise ValueError(f"points[{int(np.argmin(norms))}] is zero and has no direction")
-        if weights is not None:
-            weights = finite_array(weights, "weights", 1)
-            weights = weights / weights.sum()
-        return cls(array / norms[:, None], weights)  # type: ignore[arg-type]
+        directions = _directions(finite_array(points, "points", 2), "points")
+        if weights is None:
+            return cls(directions)
+        mass = finite_array(weights, "weights", 1)
+        largest = mass.max(initial=0.0)
+        if not largest > 0:
+            raise ValueError("weights must have a positive sum to be divided by it")
+        mass /= largest
+        # a negative weight is left as it is, for the constructor to name
+        return cls(directions, mass / mass.sum() if (mass >= 0).all() else mass)
 
     @classmethod
     def uniform(cls, n: int, dim: int = 3, rng: Rng = None) -> TokenCloud:
@@ -110,11 +113,11 @@ class TokenCloud:
         r"""``n`` tokens of density proportional to :math:`\exp(\kappa \langle m, x\rangle)`."""
         n = positive_integer(n, "n")
         direction = finite_array(mean, "mean", 1)
-        if not np.linalg.norm(direction) > 0:
-            raise ValueError("mean must not be zero")
-        law = vonmises_fisher(
-            direction / np.linalg.norm(direction), positive_number(concentration, "concentration")
-        )
+        if direction.size < 2:
+            raise ValueError(f"mean must have dimension d >= 2, got shape {direction.shape}")
+        direction = _directions(direction[None], "mean")[0]
+        kappa = positive_number(concentration, "concentration")
+        law = vonmises_fisher(direction, kappa)  # type: ignore[arg-type]
         points = np.atleast_2d(law.rvs(n, random_state=np.random.default_rng(rng)))
         return cls(sphere.normalize(points))
 
@@ -137,8 +140,9 @@ class TokenCloud:
         if noise != 0:
             positive_number(noise, "noise")
         base = finite_array(centers, "centers", 2)
-        base = base[np.arange(n) % base.shape[0]]
-        base = base / np.linalg.norm(base, axis=1, keepdims=True)
+        if base.shape[0] == 0:
+            raise ValueError(f"centers must hold at least one center, got shape {base.shape}")
+        base = _directions(base, "centers")[np.arange(n) % base.shape[0]]
         shifted = base + noise * np.random.default_rng(rng).standard_normal(base.shape)
         return cls(sphere.normalize(shifted))
 
@@ -165,7 +169,7 @@ class TokenCloud:
         """Read a cloud from ``.npy`` (points), ``.npz`` (``points``, ``weights``) or ``.csv``.
 
         A ``.csv`` file has one token a row and one coordinate a column; a header line is
-        allowed, and a column headed ``weight`` holds the weights.
+        allowed, and a column headed ``weight`` (or ``weights``) holds the weights.
 
         Raises
         ------
@@ -186,16 +190,34 @@ class TokenCloud:
         raise ValueError(f"path must end in .npy, .npz or .csv, got {str(file)!r}")
 
 
+def _directions(vectors: Array, name: str) -> Array:
+    """Rows divided by their norms, whatever their scale; a zero row is an error."""
+    largest = np.abs(vectors).max(axis=1, initial=0.0)
+    if (largest == 0).any():
+        raise ValueError(f"{name}[{int(np.argmin(largest))}] is zero and has no direction")
+    scaled = vectors / largest[:, None]
+    unit: Array = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
+    return unit
+
+
 def _read_csv(file: Path) -> tuple[Array, Array]:
-    with file.open() as stream:
-        first = stream.readline().strip().split(",")
+    lines = [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    names = _header(lines[0]) if lines else []
+    rows = lines[1:] if names else lines
+    if not rows:
+        raise ValueError(f"{file} must hold at least one token, got no rows of numbers")
+    table = np.loadtxt(rows, delimiter=",", ndmin=2)
+    columns = [k for k, name in enumerate(names) if name in ("weight", "weights")]
+    if not columns:
+        return table, np.full(table.shape[0], 1 / table.shape[0])
+    return np.delete(table, columns, axis=1), table[:, columns[0]]
+
+
+def _header(line: str) -> list[str]:
+    """Column names in lower case, none if the line holds numbers."""
+    cells = line.split(",")
     try:
-        [float(cell) for cell in first]
-        names: list[str] = []
+        [float(cell) for cell in cells]
     except ValueError:
-        names = [cell.strip().lower() for cell in first]
-    table = np.loadtxt(file, delimiter=",", skiprows=1 if names else 0, ndmin=2)
-    if "weight" not in names:
-        return table, np.full(table.shape[0], 1 / max(table.shape[0], 1))
-    column = names.index("weight")
-    return np.delete(table, column, axis=1), table[:, column]
+        return [cell.strip().lower() for cell in cells]
+    return []

@@ -171,8 +171,8 @@ class Fields:
             value = np.asarray(0.5 * self.sign * weights @ density)
         return float(_finite(value, "time derivative of the energy", self.heads))
 
-    def first_variation_hessian(self) -> Array:
-        r"""Riemannian Hessian of V at the points as ambient matrices, shape (m, d, d).
+    def first_variation_hessian(self, index: NDArray[np.intp] | None = None) -> Array:
+        r"""Riemannian Hessian of V at the points (or some of them) as ambient matrices (m, d, d).
 
         .. math:: P_x \Big(\sum_h w_h D_h \int y y^T e^{\langle x, D_h y\rangle} d\mu(y) D_h\Big) P_x
                   - \langle x, \bar\nabla V\rangle P_x
@@ -180,17 +180,17 @@ class Fields:
         if self.sums.second is None:
             raise ValueError("these fields were evaluated below order 2: no second moments")
         matrices = self.heads.matrices
+        part = slice(None) if index is None else index
+        x, mobility = self.at[part], self._weighted_mobility[:, part]
         with np.errstate(over="ignore", invalid="ignore"):
-            inner = self._weighted_mobility[:, :, None, None] * self.sums.second
-            ambient = np.einsum("hij,hmjk,hkl->mil", matrices, inner, matrices, optimize=True)
-            radial = np.einsum(
-                "hm,md,hmd->m",
-                self._weighted_mobility,
-                self.at,
-                np.matmul(self._mean, matrices),
-                optimize=True,
-            )
-        x = self.at
+            ambient = np.zeros((x.shape[0], *matrices.shape[1:]))
+            radial = np.zeros(x.shape[0])
+            # head by head: the temporaries stay (m, d, d)
+            for h, matrix in enumerate(matrices):
+                second = mobility[h][:, None, None] * self.sums.second[h, part]
+                ambient += matrix @ second @ matrix
+                pull = mobility[h][:, None] * (self._mean[h, part] @ matrix)
+                radial += np.einsum("md,md->m", x, pull)
         tangent = np.eye(x.shape[1]) - x[:, :, None] * x[:, None, :]
         hessian = tangent @ ambient @ tangent - radial[:, None, None] * tangent
         return _finite(self.sign * hessian, "Hessian of the first variation", self.heads)

@@ -2,13 +2,19 @@ r"""Attention heads at one time: a probability measure :math:`\Theta = \sum_h w_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import finite_array, frozen, positive_integer, probability_weights
+from .._validation import (
+    as_array,
+    finite_array,
+    frozen,
+    positive_integer,
+    probability_weights,
+)
 
 __all__ = ["Heads"]
 
@@ -18,7 +24,7 @@ Array = NDArray[np.float64]
 SYMMETRY_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Heads:
     r"""Symmetric head matrices :math:`D_h` with head weights :math:`w_h`.
 
@@ -39,10 +45,10 @@ class Heads:
     """
 
     matrices: Array
-    weights: Array = field(default=None)  # type: ignore[assignment]
+    weights: Array
 
-    def __post_init__(self) -> None:
-        raw = np.asarray(self.matrices)
+    def __init__(self, matrices: ArrayLike, weights: ArrayLike | None = None) -> None:
+        raw = as_array(matrices, "matrices")
         matrices = finite_array(raw[None] if raw.ndim == 2 else raw, "matrices", 3)
         count, rows, columns = matrices.shape
         if count == 0 or rows != columns or rows < 2:
@@ -63,7 +69,7 @@ class Heads:
             )
         object.__setattr__(self, "matrices", frozen((matrices + transposed) / 2))
         object.__setattr__(
-            self, "weights", frozen(probability_weights(self.weights, count, "weights"))
+            self, "weights", frozen(probability_weights(weights, count, "weights"))
         )
 
     @property
@@ -79,7 +85,7 @@ class Heads:
     @cached_property
     def eigenvalues(self) -> Array:
         """Eigenvalues of every head, ascending, shape (H, d)."""
-        return frozen(np.linalg.eigvalsh(self.matrices))
+        return frozen(np.asarray(np.linalg.eigvalsh(self.matrices), dtype=float))
 
     @property
     def norms(self) -> Array:
@@ -104,8 +110,11 @@ class Heads:
     @classmethod
     def symmetrized(cls, matrices: ArrayLike, weights: ArrayLike | None = None) -> Heads:
         """The heads ``(D + D^T) / 2`` of arbitrary square matrices."""
-        raw = np.asarray(matrices, dtype=float)
-        return cls((raw + np.swapaxes(raw, -1, -2)) / 2, weights)  # type: ignore[arg-type]
+        raw = as_array(matrices, "matrices")
+        raw = finite_array(raw[None] if raw.ndim == 2 else raw, "matrices", 3)
+        if raw.shape[1] != raw.shape[2]:
+            raise ValueError(f"matrices must be square, got shape {raw.shape}")
+        return cls((raw + raw.transpose(0, 2, 1)) / 2, weights)
 
     @classmethod
     def gaussian(

@@ -22,7 +22,7 @@ VELOCITIES = ("gradient", "softmax")
 EVALUATORS = ("auto", "dense")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class AttentionModel:
     r"""Interaction energy, mobility and flows of multi-head attention on the sphere.
 
@@ -51,18 +51,22 @@ class AttentionModel:
     """
 
     path: WeightPath
-    sign: int = 1
-    evaluator: str = "auto"
-    kernel: Kernel = field(init=False, repr=False)
+    sign: int
+    evaluator: str
+    kernel: Kernel = field(repr=False)
 
-    def __post_init__(self) -> None:
-        if isinstance(self.path, Heads):
-            object.__setattr__(self, "path", Frozen(self.path))
-        if not isinstance(self.path, WeightPath):
-            raise TypeError(f"path must be a weight path or Heads, got {type(self.path).__name__}")
-        if self.sign not in (1, -1) or isinstance(self.sign, bool):
-            raise ValueError(f"sign must be +1 or -1, got {self.sign!r}")
-        choice(self.evaluator, "evaluator", EVALUATORS)
+    def __init__(
+        self, path: WeightPath | Heads, sign: int = 1, evaluator: str = "auto"
+    ) -> None:
+        path = Frozen(path) if isinstance(path, Heads) else path
+        if not isinstance(path, WeightPath):
+            raise TypeError(f"path must be a weight path or Heads, got {type(path).__name__}")
+        if isinstance(sign, bool) or sign not in (1, -1):
+            raise ValueError(f"sign must be +1 or -1, got {sign!r}")
+        choice(evaluator, "evaluator", EVALUATORS)
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "sign", int(sign))
+        object.__setattr__(self, "evaluator", evaluator)
         object.__setattr__(self, "kernel", DenseKernel())
 
     def heads(self, t: float) -> Heads:

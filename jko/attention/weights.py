@@ -173,7 +173,7 @@ class Interpolated(WeightPath):
         # Heads checks the symmetry of every layer at once
         checked = Heads(array.reshape(layers * count, dim, array.shape[3]))
         self.matrices = frozen(checked.matrices.reshape(layers, count, dim, dim).copy())
-        self.weights = Heads(self.matrices[0], weights).weights  # type: ignore[arg-type]
+        self.weights = Heads(self.matrices[0], weights).weights
 
     def _locate(self, t: float) -> int:
         t = finite_number(t, "t")
@@ -281,7 +281,7 @@ class FromFunction(WeightPath):
 
     def __call__(self, t: float) -> Heads:
         value = self.function(finite_number(t, "t"))
-        return value if isinstance(value, Heads) else Heads(value)  # type: ignore[arg-type]
+        return value if isinstance(value, Heads) else Heads(value)
 
     def derivative(self, t: float) -> Array:
         if self._derivative is not None:

@@ -1,0 +1,1 @@
+"""What curves say: balances, convergence, metric speed."""

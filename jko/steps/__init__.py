@@ -1,0 +1,1 @@
+"""Proximal steps: problem, solvers, certificates."""

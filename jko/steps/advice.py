@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from .._validation import finite_number
-from ..attention.fields import Fields
 from ..attention.heads import Heads
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud
@@ -23,12 +22,12 @@ from ..transport.cost import theta_cot_theta
 from .bounds import PotentialBounds
 from .branch import Curvature
 from .cells import Cells
+from .survey import SURVEY_LEVEL, Survey
 
 __all__ = ["StepAdvice", "step_advice"]
 
 Array = NDArray[np.float64]
 
-LEVEL = {2: 8, 3: 5}
 STEPS_TRIED = 240
 MAX_TABLE = 8_000_000
 
@@ -94,87 +93,53 @@ def _tightened_step(
     heads = model.heads(t)
     bounds = PotentialBounds.of_measure(cloud.points, cloud.weights, heads, model.sign)
     own = model.fields(cloud.points, cloud, t, 0).first_variation
-    survey = _Survey.of(model, cloud, t, bounds)
+    survey = _survey(model, cloud, t, bounds)
     best = np.inf
     block = max(1, MAX_TABLE // max(survey.concavity.size, 1))
     for first in range(0, cloud.n, block):
         part = slice(first, first + block)
-        steps = survey.largest_steps(cloud.points[part], mobility[part], own[part])
+        steps = _largest_steps(survey, cloud.points[part], mobility[part], own[part])
         best = min(best, float(steps.min()))
     return best
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Survey:
-    """Bounds of V: global Lipschitz constant and lower bound, concavity on caps."""
-
-    centers: Array
-    radii: Array
-    concavity: Array
-    lipschitz: float
-    lower: float
-    circle: bool
-
-    @classmethod
-    def of(
-        cls, model: AttentionModel, cloud: TokenCloud, t: float, bounds: PotentialBounds
-    ) -> _Survey:
-        """On cells for d = 2, 3; one cap, the whole sphere, otherwise."""
-        dim = cloud.dim
-        if dim not in LEVEL:
-            return cls(
-                centers=cloud.points[:1],
-                radii=np.array([np.pi]),
-                concavity=np.array([bounds.concavity]),
-                lipschitz=bounds.lipschitz,
-                lower=bounds.lower,
-                circle=False,
-            )
-        cells = Cells.cover(dim, LEVEL[dim])
-        fields = model.fields(cells.centers, cloud, t, 2)
-        return cls._of_fields(fields, cells.radii, Curvature.of(fields.heads, model.sign, bounds))
-
-    @classmethod
-    def _of_fields(cls, fields: Fields, radii: Array, curvature: Curvature) -> _Survey:
-        """Second-order expansion at the centers, third-order bound over the caps."""
-        mobility, bounds = fields.head_mobility, curvature.bounds
-        third = curvature.third(mobility, radii)
-        hessian = fields.first_variation_hessian()
-        values = np.linalg.eigvalsh(hessian)
-        # the normal direction contributes a zero eigenvalue, which only loosens the bounds
-        concavity = np.minimum(-values[:, 0] + third * radii, curvature.concavity(mobility, radii))
-        bend = np.abs(values).max(axis=1) + third * radii
-        slope = np.sqrt(np.einsum("md,md->m", fields.gradient, fields.gradient))
-        drop = slope * radii + bend * radii**2 / 2
-        return cls(
-            centers=fields.at,
-            radii=radii,
-            concavity=np.maximum(concavity, 0),
-            lipschitz=min(bounds.lipschitz, float((slope + bend * radii).max())),
-            lower=max(bounds.lower, float((fields.first_variation - drop).min())),
-            circle=fields.at.shape[1] == 2,
+def _survey(model: AttentionModel, cloud: TokenCloud, t: float, bounds: PotentialBounds) -> Survey:
+    """Cells for d = 2, 3; one cap, the whole sphere, otherwise."""
+    if cloud.dim not in SURVEY_LEVEL:
+        return Survey(
+            centers=cloud.points[:1],
+            radii=np.array([np.pi]),
+            concavity=np.array([bounds.concavity]),
+            bounds=bounds,
         )
+    cells = Cells.cover(cloud.dim, SURVEY_LEVEL[cloud.dim])
+    fields = model.fields(cells.centers, cloud, t, 2)
+    return Survey.of(fields, cells.radii, Curvature.of(fields.heads, model.sign, bounds))
 
-    def largest_steps(self, points: Array, mobility: Array, potential: Array) -> Array:
-        """For every token the largest tried step up to which the conditions hold."""
-        distance = np.maximum(sphere.distance_matrix(points, self.centers) - self.radii, 0)
-        order = np.argsort(distance, axis=1)
-        near = np.take_along_axis(distance, order, axis=1)
-        worst = np.maximum.accumulate(self.concavity[order], axis=1)
-        room = potential - self.lower
-        scale = mobility / max(self.lipschitz, 1e-300)
-        limit = np.pi if self.circle else np.pi / 2
-        result = np.zeros(points.shape[0])
-        holds = np.ones(points.shape[0], dtype=bool)
-        for factor in np.geomspace(1e-4, 10, STEPS_TRIED):
-            step = factor * scale
-            radius = np.minimum(
-                np.sqrt(2 * step * np.maximum(room, 0) / mobility),
-                2 * step * self.lipschitz / mobility,
-            )
-            reached = (near <= radius[:, None]).sum(axis=1) - 1
-            concavity = worst[np.arange(points.shape[0]), np.maximum(reached, 0)]
-            shape = 1.0 if self.circle else theta_cot_theta(np.minimum(radius, np.pi / 2))
-            holds &= (radius < limit) & (mobility * shape / step > concavity)
-            result = np.where(holds, step, result)
-        return result
+
+def _largest_steps(
+    survey: Survey, points: Array, mobility: Array, potential: Array
+) -> Array:
+    """For every token the largest tried step up to which the conditions hold."""
+    circle = points.shape[1] == 2
+    distance = np.maximum(sphere.distance_matrix(points, survey.centers) - survey.radii, 0)
+    order = np.argsort(distance, axis=1)
+    near = np.take_along_axis(distance, order, axis=1)
+    worst = np.maximum.accumulate(survey.concavity[order], axis=1)
+    room = potential - survey.bounds.lower
+    scale = mobility / max(survey.bounds.lipschitz, 1e-300)
+    limit = np.pi if circle else np.pi / 2
+    result = np.zeros(points.shape[0])
+    holds = np.ones(points.shape[0], dtype=bool)
+    for factor in np.geomspace(1e-4, 10, STEPS_TRIED):
+        step = factor * scale
+        radius = np.minimum(
+            np.sqrt(2 * step * np.maximum(room, 0) / mobility),
+            2 * step * survey.bounds.lipschitz / mobility,
+        )
+        reached = (near <= radius[:, None]).sum(axis=1) - 1
+        concavity = worst[np.arange(points.shape[0]), np.maximum(reached, 0)]
+        shape = 1.0 if circle else theta_cot_theta(np.minimum(radius, np.pi / 2))
+        holds &= (radius < limit) & (mobility * shape / step > concavity)
+        result = np.where(holds, step, result)
+    return result

@@ -39,6 +39,7 @@ IntArray = NDArray[np.intp]
 FIRST_LEVEL = {2: 5, 3: 3}
 LEVELS = {2: 24, 3: 14}
 MAX_PAIRS = 400_000
+TOKEN_BLOCK = 500
 CANDIDATES = 3
 RESOLUTION = 1e-13
 
@@ -105,17 +106,36 @@ def branch_and_bound(
     problems: TokenProblems, at: Evaluation, value: Array, tokens: IntArray
 ) -> BranchReport:
     """Decide the problems of ``tokens``, whose current values are ``value[tokens]``."""
-    problem = problems.problem
-    heads = at.fields.heads
-    sign = problem.model.sign
-    bounds = PotentialBounds.of_measure(at.points, problem.weights, heads, sign)
+    heads, sign = at.fields.heads, problems.problem.model.sign
+    bounds = PotentialBounds.of_measure(at.points, problems.problem.weights, heads, sign)
     curvature = Curvature.of(heads, sign, bounds)
+    if at.fields.sums.second is None:
+        raise ValueError("branch and bound needs an evaluation of order 2")
+    reports = [
+        _decide(problems, at, value, tokens[first : first + TOKEN_BLOCK], curvature)
+        for first in range(0, tokens.size, TOKEN_BLOCK)
+    ]
+    return BranchReport(
+        gap=np.concatenate([report.gap for report in reports]),
+        proven=np.concatenate([report.proven for report in reports]),
+        candidates=np.concatenate([report.candidates for report in reports]),
+    )
+
+
+def _decide(
+    problems: TokenProblems,
+    at: Evaluation,
+    value: Array,
+    tokens: IntArray,
+    curvature: Curvature,
+) -> BranchReport:
+    """One block of tokens: subdivide the cells that matter to some of them."""
     state = _TokenState.build(problems, at, value, tokens, curvature)
     dim = at.points.shape[1]
     cells = Cells.cover(dim, FIRST_LEVEL[dim])
     count = cells.vertices.shape[0]
-    token = np.repeat(np.flatnonzero(state.live), count)
-    cell = np.tile(np.arange(count), int(state.live.sum()))
+    token = np.repeat(np.arange(tokens.size), count)
+    cell = np.tile(np.arange(count), tokens.size)
     for _ in range(LEVELS[dim]):
         if token.size == 0:
             break
@@ -162,11 +182,10 @@ class _TokenState:
         tokens: IntArray,
         curvature: Curvature,
     ) -> _TokenState:
-        step = problems.problem.step
         source, point = problems.anchors[0].cost.points[tokens], at.points[tokens]
         stiffness = problems.stiffness(tokens)
-        fields = at.fields if at.fields.sums.second is not None else problems.fields(at.points, 2)
-        hessian = fields.first_variation_hessian()[tokens]
+        fields = at.fields
+        hessian = fields.first_variation_hessian(tokens)
         lowest = _lowest_tangent_eigenvalue(hessian, point)
         mobility = fields.head_mobility[:, tokens]
         ball, kappa = _convex_ball(source, point, stiffness, lowest, mobility, curvature)

@@ -51,7 +51,7 @@ class Cells:
         v = self.vertices
         if v.shape[1] == 2:
             middle = sphere.midpoint(v[:, 0], v[:, 1])
-            children = [(v[:, 0], middle), (middle, v[:, 1])]
+            children: list[tuple[Array, ...]] = [(v[:, 0], middle), (middle, v[:, 1])]
         else:
             ab, bc, ca = (sphere.midpoint(v[:, i], v[:, (i + 1) % 3]) for i in range(3))
             children = [

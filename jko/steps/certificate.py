@@ -7,6 +7,7 @@ With V the first variation at the new measure, token ``i`` must minimise
    ``x_i`` can compete; if :math:`R_i < \pi/2` and
    :math:`\kappa_i = \hat b_i R_i\cot R_i/\tau - \Lambda > 0` (on the circle 1 for :math:`R\cot R` and :math:`\pi` for
    :math:`\pi/2`), ``f_i`` is strongly convex there and :math:`gap_i \le |\nabla f_i(y_i)|^2/(2\kappa_i)`.
+   For many tokens (d = 2, 3) once more with constants surveyed on cells.
 2. *Two regions* (d = 2, 3): convex in a ball around ``y_i``, and above ``f_i(y_i)`` on every cell
    outside it, cells being subdivided until they are decided.
 3. *Search*: local minimisation from the most promising points.  It finds counterexamples and
@@ -23,9 +24,11 @@ from numpy.typing import NDArray
 from .. import sphere
 from ..transport.cost import SourceCost, theta_cot_theta
 from .bounds import PotentialBounds
-from .branch import branch_and_bound
+from .branch import Curvature, branch_and_bound
+from .cells import Cells
 from .pointwise import TokenProblems
 from .problem import Coupling, Evaluation
+from .survey import SURVEY_LEVEL, Survey
 
 __all__ = ["GapReport", "full_gap", "local_gap"]
 
@@ -37,7 +40,10 @@ IntArray = NDArray[np.intp]
 #: rounding decides.
 RESOLUTION = 1e-13
 
-#: Branch and bound holds tokens x cells tables; more tokens than this are searched instead.
+#: From this many open tokens on, constants surveyed on cells pay before tokens x cells tables.
+SURVEY_TOKENS = 1_000
+
+#: Open tokens that branch and bound, or a search, looks at.
 BRANCH_TOKENS = 20_000
 
 #: Random directions of the multi-start search in high dimension.
@@ -53,13 +59,31 @@ class GapReport:
     gap : (n,)
         Proven upper bound where ``proven``, largest gap found elsewhere.
     proven : (n,) bool
+    decided : (n,) bool
+        Tokens that were proven or searched.
     competitor : (n, d)
         The best position found for each token's mass (its own where nothing better was found).
     """
 
     gap: Array
     proven: BoolArray
+    decided: BoolArray
     competitor: Array
+
+    @classmethod
+    def unchecked(cls, points: Array) -> GapReport:
+        """Nothing known about any token."""
+        none = np.zeros(points.shape[0], dtype=bool)
+        return cls(gap=np.zeros(none.size), proven=none, decided=none, competitor=points)
+
+    @property
+    def optimality(self) -> str:
+        """As a certificate says it."""
+        if self.proven.all():
+            return "proven"
+        if self.worse.any():
+            return "failed"
+        return "searched" if self.decided.all() else "unchecked"
 
     @property
     def worse(self) -> BoolArray:
@@ -82,41 +106,59 @@ def token_values(problems: TokenProblems, at: Evaluation, coupling: Coupling) ->
 
 def local_gap(problems: TokenProblems, at: Evaluation, coupling: Coupling) -> GapReport:
     """The O(n) proof of every token; nothing is proven where it does not apply."""
-    n = at.points.shape[0]
-    gap, proven = np.zeros(n), np.zeros(n, dtype=bool)
-    if provable(problems, coupling):
-        gap, proven = local_proof(problems, at, token_values(problems, at, coupling))
-    return GapReport(gap=gap, proven=proven, competitor=at.points)
+    if not provable(problems, coupling):
+        return GapReport.unchecked(at.points)
+    value = token_values(problems, at, coupling)
+    gap, proven = local_proof(problems, at, value, _global_bounds(problems, at))
+    if at.points.shape[1] <= 3 and (~proven).sum() > SURVEY_TOKENS:
+        gap, proven = local_proof(problems, at, value, _surveyed_bounds(problems, at))
+    return GapReport(gap=gap, proven=proven, decided=proven, competitor=at.points)
+
+
+def _global_bounds(problems: TokenProblems, at: Evaluation) -> PotentialBounds:
+    problem = problems.problem
+    heads, sign = at.fields.heads, problem.model.sign
+    return PotentialBounds.of_measure(at.points, problem.weights, heads, sign)
 
 
 def full_gap(
     problems: TokenProblems, at: Evaluation, coupling: Coupling, known: GapReport
 ) -> GapReport:
-    """Decide the tokens that ``known`` leaves open, by branch and bound, then by search."""
-    open_tokens = np.flatnonzero(~known.proven)
-    if open_tokens.size == 0:
-        return known
+    """Decide the tokens that ``known`` leaves open: branch and bound, then search."""
     gap, proven, competitor = known.gap.copy(), known.proven.copy(), at.points.copy()
     value = token_values(problems, at, coupling)
-    low_dimension = at.points.shape[1] <= 3 and open_tokens.size <= BRANCH_TOKENS
-    if provable(problems, coupling) and low_dimension:
+    low_dimension = at.points.shape[1] <= 3 and provable(problems, coupling)
+    # beyond the limit only some of the open tokens are looked at, and the report says so
+    open_tokens = np.flatnonzero(~proven)[:BRANCH_TOKENS]
+    decided = proven.copy()
+    decided[open_tokens] = True
+    starts = None
+    if low_dimension and open_tokens.size:
         branch = branch_and_bound(problems, at, value, open_tokens)
         gap[open_tokens], proven[open_tokens] = branch.gap, branch.proven
         open_tokens = open_tokens[~branch.proven]
         starts = branch.candidates[~branch.proven]
-    else:
-        starts = _multi_start(problems, at, open_tokens)
     if open_tokens.size:
+        starts = _multi_start(problems, at, open_tokens) if starts is None else starts
         best, where = _search(problems, open_tokens, starts)
         drop = value[open_tokens] - best
         found = drop > RESOLUTION * np.maximum(np.abs(value[open_tokens]), 1)
         gap[open_tokens] = np.where(found, drop, 0)
         competitor[open_tokens[found]] = where[found]
-    return GapReport(gap=gap, proven=proven, competitor=competitor)
+    return GapReport(gap=gap, proven=proven, decided=decided, competitor=competitor)
+
+
+def _surveyed_bounds(problems: TokenProblems, at: Evaluation) -> PotentialBounds:
+    dim = at.points.shape[1]
+    cells = Cells.cover(dim, SURVEY_LEVEL[dim])
+    fields = problems.fields(cells.centers, 2)
+    bounds = _global_bounds(problems, at)
+    curvature = Curvature.of(fields.heads, problems.problem.model.sign, bounds)
+    return Survey.of(fields, cells.radii, curvature).bounds
 
 
 def local_proof(
-    problems: TokenProblems, at: Evaluation, value: Array
+    problems: TokenProblems, at: Evaluation, value: Array, bounds: PotentialBounds
 ) -> tuple[Array, BoolArray]:
     """The O(n) proof: bounds on the gaps and where they are proven.
 
@@ -124,9 +166,6 @@ def local_proof(
     ``V(y) >= V(x_i) - L d`` and ``e = max(f_i(y_i) - V(x_i), 0)``, this bounds its distance ``d``.
     """
     problem, cost = problems.problem, problems.anchors[0].cost
-    bounds = PotentialBounds.of_measure(
-        at.points, problem.weights, at.fields.heads, problem.model.sign
-    )
     mobility = cost.mobility
     noise = RESOLUTION * np.maximum(np.abs(value), 1)
     by_lower = np.sqrt(2 * problem.step * (value - bounds.lower + noise) / mobility)

@@ -151,7 +151,7 @@ def solve_tokens(
         at=settled.at,
         coupling=settled.coupling,
         energy_before=first.energy,
-        certificate=_certificate(problem, settled, report, goal, certify),
+        certificate=_certificate(problem, settled, report, goal),
         status=_status(end, goal, work),
         stats=work.stats(),
     )
@@ -208,7 +208,7 @@ def _check_plan(
     n = at.points.shape[0]
     problems = TokenProblems(problem, at.points, problem.anchors)
     if certify == "none":
-        proof = GapReport(gap=np.zeros(n), proven=np.zeros(n, dtype=bool), competitor=at.points)
+        proof = GapReport.unchecked(at.points)
     else:
         proof = local_gap(problems, at, coupling)
         work.certificate_evaluations += problems.evaluations
@@ -237,6 +237,8 @@ def _cost_floor(problem: StepProblem) -> float:
 
 
 def _full_report(problem: StepProblem, settled: _Settled, work: _Work) -> GapReport:
+    if settled.plan.proof.proven.all():
+        return settled.plan.proof
     problems = TokenProblems(problem, settled.at.points, problem.anchors)
     report = full_gap(problems, settled.at, settled.coupling, settled.plan.proof)
     work.certificate_evaluations += problems.evaluations
@@ -303,7 +305,7 @@ def _moved(
 
 
 def _certificate(
-    problem: StepProblem, settled: _Settled, report: GapReport, goal: _Goal, certify: str
+    problem: StepProblem, settled: _Settled, report: GapReport, goal: _Goal
 ) -> Certificate:
     heads = problem.heads
     gap = float(problem.weights @ report.gap)
@@ -312,19 +314,13 @@ def _certificate(
     if plan.checked_by == "potentials":
         used = 2 * problem.step * settled.at.transport
         plan_gap = 2 * problem.step * gap / max(used, _cost_floor(problem))
-    if report.proven.all():
-        optimality = "proven"
-    elif report.worse.any() or certify != "full":
-        optimality = "failed" if report.worse.any() else "unchecked"
-    else:
-        optimality = "searched"
     norm = settled.at.norm
     return Certificate(
         plan_gap=plan_gap,
         plan_checked_by=plan.checked_by,
         gradient_norm=norm / max(goal.reference, settled.rounding) if norm > 0 else 0.0,
         optimality_gap=gap,
-        optimality=optimality,
+        optimality=report.optimality,
         convex=(problem.model.sign > 0 and heads.positive_semidefinite) or heads.vanish,
         proven_tokens=int(report.proven.sum()),
         total_tokens=problem.weights.size,

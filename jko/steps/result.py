@@ -24,6 +24,7 @@ class StepStatus(Enum):
     SPLIT = "converged; moving whole tokens did not help, but splitting a token's mass would"
     NOT_GLOBAL = "converged to a stationary point, but a better position of a token exists"
     PLAN_SPLITS = "converged, but the optimal plan is not a relabelling, which the scheme assumes"
+    PINNED = "converged on the nodes, but they pin the mass: tau |v| is below their spacing"
     STALLED = "the minimiser stalled above the requested tolerance"
     MAX_EVALUATIONS = "the step ran out of evaluations before it converged"
 
@@ -49,10 +50,12 @@ class Certificate:
     optimality_gap : float
         Frank-Wolfe gap :math:`\sum_i a_i gap_i`, in units of energy: a bound if ``proven``,
         the largest that was found otherwise.
-    optimality : {"proven", "searched", "failed"}
+    optimality : {"proven", "searched", "failed", "unchecked"}
         ``proven``: every token's position is proven to be the global minimum of its own
         problem.  ``searched``: nodes and local refinement found nothing better, which is no proof.
-        ``failed``: something better was found; `optimality_gap` is its size.
+        ``failed``: something better was found; `optimality_gap` is its size.  ``unchecked``: some
+        tokens are not proven and were not searched, because the caller asked for less or there
+        are too many.
     convex : bool
         Whether the energy is convex in the measure (sign +1 and every head of positive weight
         positive semidefinite); the gap then bounds the distance to the global minimum over

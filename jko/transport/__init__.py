@@ -1,0 +1,1 @@
+"""Ground costs, optimal plans and distances."""

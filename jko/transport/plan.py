@@ -78,10 +78,11 @@ def optimal_plan(cost: Array, a: Array, b: Array) -> OptimalPlan:
     require_fits(*cost.shape)
     bad = ~np.isfinite(cost)
     if bad.any():
-        i, j = (int(k) for k in np.argwhere(bad)[0])
-        raise ValueError(f"cost must be finite, got cost[{i}, {j}] = {cost[i, j]}")
+        row, column = (int(k) for k in np.argwhere(bad)[0])
+        raise ValueError(f"cost must be finite, got cost[{row}, {column}] = {cost[row, column]}")
     rows, columns = np.flatnonzero(a > 0), np.flatnonzero(b > 0)
-    reduced = cost if rows.size == a.size and columns.size == b.size else cost[np.ix_(rows, columns)]
+    everything = rows.size == a.size and columns.size == b.size
+    reduced = cost if everything else cost[np.ix_(rows, columns)]
     dense = _network_simplex(reduced, a[rows], b[columns])
     i, j = np.nonzero(dense)
     mass = dense[i, j]

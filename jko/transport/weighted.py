@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
+from scipy.sparse import coo_array
 
 from .. import sphere
 from .._validation import choice, finite_number, positive_integer
@@ -149,7 +150,7 @@ def dynamic_distance(
     cost = first
     for attempt in range(PLAN_UPDATES + 1):
         plan = optimal_plan(cost, cloud_a.weights, cloud_b.weights).plan
-        trial = _Path.optimised(cloud_a, cloud_b, plan.coords, plan.data, model, t, segments, tolerance)
+        trial = _Path.optimised(cloud_a, cloud_b, plan, model, t, segments, tolerance)
         if best is None:
             best, action_first = trial, trial.initial_action
         elif trial.action < best.action * (1 - 1e-12):
@@ -196,15 +197,15 @@ class _Path:
         cls,
         a: TokenCloud,
         b: TokenCloud,
-        coords: tuple[Array, Array],
-        mass: Array,
+        plan: coo_array,
         model: AttentionModel,
         t: float,
         segments: int,
         tolerance: float,
     ) -> _Path:
         """Minimise the action over the free nodes, from constant-speed geodesics."""
-        rows, columns = (np.asarray(k, dtype=np.intp) for k in coords)
+        rows, columns = (np.asarray(k, dtype=np.intp) for k in plan.coords)
+        mass = np.asarray(plan.data)
         start, end = a.points[rows], b.points[columns]
         fractions = np.linspace(0, 1, segments + 1)[:, None, None]
         nodes = sphere.exp(start, fractions * any_log(start, end))
