@@ -45,9 +45,10 @@ TILE_ENTRIES = 65_536
 #: Multiplications up to which OpenBLAS runs a matrix product on the calling thread.
 SERIAL_PRODUCT = 262_144
 
-#: Dimension from which a tile is all product and little exponential: BLAS's own threads
-#: then do better than ours.
+#: Dimension from which a tile is all product and little exponential: large tiles and BLAS's
+#: own threads then do better than ours.
 BLAS_DIMENSION = 33
+BLAS_TILE_ENTRIES = 1_048_576
 
 #: Exponentials below which threads cost more than they save (about two milliseconds).
 PARALLEL_WORK = 2_000_000
@@ -58,6 +59,9 @@ SYMMETRIC_TASKS = 16
 
 #: Fewer tokens than this fit one tile: there is no symmetric half to save.
 SYMMETRIC_COUNT = 257
+
+#: Shifted exponents are cut off here: they add nothing, and subnormal products are slow.
+LOG_TINY = -600.0
 
 #: Heads up to this norm need no shift: exp(+-300) and its sums are ordinary doubles.
 UNSHIFTED_NORM = 300.0
@@ -88,7 +92,7 @@ class Kernel(Protocol):
     def sums(
         self, at: Array, points: Array, weights: Array, matrices: Array, order: int
     ) -> KernelSums:
-        """Sums at ``at`` (m, d) over sources ``points`` (n, d), ``weights`` (n,), up to ``order``."""
+        """Sums up to ``order`` at ``at`` (m, d), over ``points`` (n, d) of ``weights`` (n,)."""
         ...
 
 
@@ -110,19 +114,31 @@ class DenseKernel:
     def sums(
         self, at: Array, points: Array, weights: Array, matrices: Array, order: int
     ) -> KernelSums:
+        """Sums up to ``order`` at ``at`` (m, d), over ``points`` (n, d) of ``weights`` (n,)."""
         payload = moment_payload(points, weights, order)
-        strong = np.abs(np.linalg.eigvalsh(matrices)).max(axis=1) > UNSHIFTED_NORM
+        strong = _exceeds(matrices, UNSHIFTED_NORM)
         if not strong.any():
             totals = exponential_sums(at, points, payload, matrices, self.threads)
             return kernel_sums(totals, 0.0, order)
         totals = np.empty((*strong.shape, at.shape[0], payload.shape[1]))
         shift = np.zeros((*strong.shape, at.shape[0], 1))
-        totals[~strong] = exponential_sums(at, points, payload, matrices[~strong], self.threads)
+        if not strong.all():
+            totals[~strong] = exponential_sums(at, points, payload, matrices[~strong], self.threads)
         charged = weights > 0
+        points, logs = points[charged], np.log(weights[charged])
+        payload = moment_payload(points, np.ones_like(logs), order)
         totals[strong], shift[strong] = _row_sums(
-            at, points[charged], payload[charged], matrices[strong], self.threads, shifted=True
+            at, points, payload, matrices[strong], self.threads, logs
         )
         return kernel_sums(totals, shift[..., 0], order)
+
+
+def _exceeds(matrices: Array, bound: float) -> NDArray[np.bool_]:
+    """Which heads have a spectral norm above ``bound`` (the Frobenius norm settles most)."""
+    exceeds = np.linalg.norm(matrices, axis=(1, 2)) > bound
+    if exceeds.any():
+        exceeds[exceeds] = np.abs(np.linalg.eigvalsh(matrices[exceeds])).max(axis=1) > bound
+    return exceeds
 
 
 def moment_payload(points: Array, weights: Array, order: int) -> Array:
@@ -137,7 +153,7 @@ def moment_payload(points: Array, weights: Array, order: int) -> Array:
 
 
 def kernel_sums(totals: Array, shift: Array | float, order: int) -> KernelSums:
-    """The sums made of ``totals``, shape (H, m, columns), which carry the factor ``exp(-shift)``."""
+    """The sums made of ``totals`` (H, m, columns), which carry the factor ``exp(-shift)``."""
     log_mobility = np.log(totals[..., 0])
     log_mobility += shift
     if order == 0:
@@ -190,7 +206,7 @@ def run_tasks(
 def _tile_entries(dim: int, columns: int) -> int:
     """Entries of a tile whose two products stay on the calling thread."""
     if dim >= BLAS_DIMENSION:
-        return TILE_ENTRIES
+        return BLAS_TILE_ENTRIES
     return min(TILE_ENTRIES, SERIAL_PRODUCT // max(dim, columns))
 
 
@@ -200,19 +216,25 @@ def _row_sums(
     payload: Array,
     matrices: Array,
     threads: int | None,
-    *,
-    shifted: bool = False,
+    log_weights: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Sums over row tiles, one row per (head, target), and the shifts of their exponents."""
+    """Sums over row tiles, one row per (head, target), and the shifts of their exponents.
+
+    With ``log_weights`` these are added to the exponents, which are shifted by the largest.
+    """
     heads, dim = matrices.shape[:2]
     count, sources, columns = at.shape[0], points.shape[0], payload.shape[1]
     rows = np.matmul(at, matrices).reshape(heads * count, dim)
     transposed = np.ascontiguousarray(points.T)
+    shifted = log_weights is not None
+    if log_weights is not None:
+        rows = np.concatenate([rows, np.ones((heads * count, 1))], axis=1)
+        transposed = np.concatenate([transposed, log_weights[None]])
     totals = np.zeros((heads * count, columns))
     shift = np.zeros((heads * count, 1))
     entries = _tile_entries(dim, columns)
-    height = min(heads * count, max(128, entries // sources))
-    width = min(sources, max(1, entries // max(height, 1)))
+    height = max(1, min(heads * count, max(128, entries // sources)))
+    width = min(sources, max(1, entries // height))
     chunks = [slice(start, start + width) for start in range(0, sources, width)]
 
     def task(starts: range) -> None:
@@ -220,24 +242,29 @@ def _row_sums(
         for start in starts:
             tile = slice(start, start + height)
             block = rows[tile]
+            views = [buffer[: block.shape[0], : sources - c.start] for c in chunks]
             if shifted:
-                scores = [(block @ transposed[:, c]).max(axis=1, keepdims=True) for c in chunks]
-                shift[tile] = np.max(scores, axis=0)
-            for c in chunks:
-                out = buffer[: block.shape[0], : transposed[:, c].shape[1]]
-                np.matmul(block, transposed[:, c], out=out)
+                for c, scores in zip(chunks, views, strict=True):
+                    np.matmul(block, transposed[:, c], out=scores)
+                    largest = scores.max(axis=1, keepdims=True)
+                    shift[tile] = np.maximum(shift[tile], largest) if c.start else largest
+            for c, scores in zip(chunks, views, strict=True):
+                np.matmul(block, transposed[:, c], out=scores)
                 if shifted:
-                    out -= shift[tile]
-                np.exp(out, out=out)
-                totals[tile] += out @ payload[c]
+                    scores -= shift[tile]
+                    np.maximum(scores, LOG_TINY, out=scores)
+                np.exp(scores, out=scores)
+                totals[tile] += scores @ payload[c]
 
-    starts = range(0, heads * count, height or 1)
-    batch = max(1, len(starts) // 32)
-    batches = [starts[k : k + batch] for k in range(0, len(starts), batch)]
     work = 0 if dim >= BLAS_DIMENSION else heads * count * sources
-    run_tasks(task, batches, work, threads)
-    shape = (heads, count, -1)
-    return totals.reshape(shape), shift.reshape(shape)
+    run_tasks(task, _batches(range(0, heads * count, height)), work, threads)
+    return totals.reshape(heads, count, columns), shift.reshape(heads, count, 1)
+
+
+def _batches(starts: range, count: int = 32) -> list[range]:
+    """At least ``count`` runs of consecutive tiles if there are as many, each with one buffer."""
+    size = max(1, len(starts) // count)
+    return [starts[k : k + size] for k in range(0, len(starts), size)]
 
 
 def _symmetric_sums(points: Array, payload: Array, matrices: Array, threads: int | None) -> Array:

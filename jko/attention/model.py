@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import choice, finite_array, finite_number
 from ..measures import TokenCloud
+from .evaluators import EVALUATORS, make_kernel
 from .fields import Fields
 from .heads import Heads
-from .kernel import DenseKernel, Kernel
+from .kernel import Kernel
 from .weights import Frozen, WeightPath
 
 __all__ = ["AttentionModel"]
@@ -19,7 +20,6 @@ __all__ = ["AttentionModel"]
 Array = NDArray[np.float64]
 
 VELOCITIES = ("gradient", "softmax")
-EVALUATORS = ("auto", "dense")
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -40,8 +40,9 @@ class AttentionModel:
         +1 for the gradient flow of E (repulsive, the article's experiments), -1 for that of
         -E (attractive).  Energy, first variation, gradient, time derivative and velocities
         carry the sign; mobilities and distances never do.
-    evaluator : {"auto", "dense"}
-        How kernel sums are evaluated.
+    evaluator : {"auto", "dense", "harmonic"}
+        How kernel sums are evaluated: directly, in time linear in the number of tokens (d = 2
+        and 3, to 1e-12 or dense where that is missed), or whichever is faster.
 
     Notes
     -----
@@ -64,10 +65,12 @@ class AttentionModel:
         if isinstance(sign, bool) or sign not in (1, -1):
             raise ValueError(f"sign must be +1 or -1, got {sign!r}")
         choice(evaluator, "evaluator", EVALUATORS)
+        if evaluator == "harmonic" and path.dim not in (2, 3):
+            raise ValueError(f"evaluator='harmonic' needs dimension 2 or 3, got {path.dim}")
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "sign", int(sign))
         object.__setattr__(self, "evaluator", evaluator)
-        object.__setattr__(self, "kernel", DenseKernel())
+        object.__setattr__(self, "kernel", make_kernel(evaluator))
 
     def heads(self, t: float) -> Heads:
         """The heads at time ``t``."""
