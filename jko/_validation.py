@@ -43,6 +43,18 @@ def finite_array(value: ArrayLike, name: str, ndim: int) -> Array:
     return array
 
 
+def require_unit(points: Array, name: str, remedy: str = "") -> None:
+    """Raise unless the rows of ``points`` are unit vectors up to float32 rounding."""
+    with np.errstate(over="ignore"):
+        norms = np.linalg.norm(points, axis=1)
+    off = np.abs(norms - 1)
+    if (off > UNIT_TOLERANCE).any():
+        index = int(np.argmax(off))
+        raise ValueError(
+            f"{name} must be unit vectors, got |{name}[{index}]| = {norms[index]:.6g}{remedy}"
+        )
+
+
 def probability_weights(weights: ArrayLike | None, count: int, name: str) -> Array:
     """Nonnegative weights of shape (count,) with unit sum; uniform for ``None``."""
     if weights is None:

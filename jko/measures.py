@@ -12,12 +12,12 @@ from scipy.stats import vonmises_fisher
 
 from . import sphere
 from ._validation import (
-    UNIT_TOLERANCE,
     finite_array,
     frozen,
     positive_integer,
     positive_number,
     probability_weights,
+    require_unit,
 )
 
 __all__ = ["TokenCloud"]
@@ -57,15 +57,7 @@ class TokenCloud:
             raise ValueError("points must hold at least one token, got shape " f"{points.shape}")
         if dim < 2:
             raise ValueError(f"points must have dimension d >= 2, got shape {points.shape}")
-        with np.errstate(over="ignore"):
-            norms = np.linalg.norm(points, axis=1)
-        off = np.abs(norms - 1)
-        if (off > UNIT_TOLERANCE).any():
-            index = int(np.argmax(off))
-            raise ValueError(
-                f"points must be unit vectors, got |points[{index}]| = {norms[index]:.6g}; "
-                "TokenCloud.normalized divides by the norms"
-            )
+        require_unit(points, "points", "; TokenCloud.normalized divides by the norms")
         object.__setattr__(self, "points", frozen(sphere.normalize(points)))
         object.__setattr__(
             self, "weights", frozen(probability_weights(weights, n, "weights"))

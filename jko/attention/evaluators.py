@@ -31,12 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .._validation import choice
 from .harmonic import HarmonicKernel, degree_groups
 from .kernel import SYMMETRIC_COUNT, DenseKernel, Kernel, KernelSums
 
-__all__ = ["EVALUATORS", "AutoKernel", "make_kernel"]
-
-EVALUATORS = ("auto", "dense", "harmonic")
+__all__ = ["AutoKernel", "make_kernel"]
 
 Array = NDArray[np.float64]
 
@@ -131,6 +130,4 @@ def make_kernel(evaluator: str) -> Kernel:
         "dense": DenseKernel(),
         "harmonic": HarmonicKernel(),
     }
-    if evaluator not in kernels:
-        raise ValueError(f"evaluator must be one of {', '.join(kernels)}, got {evaluator!r}")
-    return kernels[evaluator]
+    return kernels[choice(evaluator, "evaluator", tuple(kernels))]

@@ -26,8 +26,8 @@ def _finite(value: Array, name: str, heads: Heads) -> Array:
     if not np.all(np.isfinite(value)):
         raise KernelOverflowError(
             f"the {name} overflows double precision (e^709): the largest head has norm "
-            f"{heads.norms.max():.4g}; scale the heads down. Softmax velocities and mobility "
-            "ratios stay finite for such heads"
+            f"{heads.norms.max():.4g}; scale the heads down. Softmax velocities stay "
+            "finite for heads of any strength"
         )
     return value
 

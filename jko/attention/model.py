@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import choice, finite_array, finite_number
+from .._validation import choice, finite_array, finite_number, require_unit
 from ..measures import TokenCloud
-from .evaluators import EVALUATORS, make_kernel
+from .evaluators import make_kernel
 from .fields import Fields
 from .heads import Heads
 from .kernel import Kernel
@@ -64,13 +64,13 @@ class AttentionModel:
             raise TypeError(f"path must be a weight path or Heads, got {type(path).__name__}")
         if isinstance(sign, bool) or sign not in (1, -1):
             raise ValueError(f"sign must be +1 or -1, got {sign!r}")
-        choice(evaluator, "evaluator", EVALUATORS)
+        kernel = make_kernel(evaluator)
         if evaluator == "harmonic" and path.dim not in (2, 3):
             raise ValueError(f"evaluator='harmonic' needs dimension 2 or 3, got {path.dim}")
         object.__setattr__(self, "path", path)
         object.__setattr__(self, "sign", int(sign))
         object.__setattr__(self, "evaluator", evaluator)
-        object.__setattr__(self, "kernel", make_kernel(evaluator))
+        object.__setattr__(self, "kernel", kernel)
 
     def heads(self, t: float) -> Heads:
         """The heads at time ``t``."""
@@ -90,6 +90,8 @@ class AttentionModel:
         points = cloud.points if at is cloud.points else finite_array(at, "at", 2)
         if points.shape[1] != cloud.dim:
             raise ValueError(f"at must have shape (m, {cloud.dim}), got {points.shape}")
+        if points is not cloud.points:
+            require_unit(points, "at")
         sums = self.kernel.sums(points, cloud.points, cloud.weights, heads.matrices, order)
         return Fields(at=points, heads=heads, sign=self.sign, sums=sums)
 
