@@ -175,7 +175,7 @@ class TokenCloud:
             with np.load(file, allow_pickle=False) as archive:
                 if "points" not in archive:
                     raise ValueError(f"{file} must hold an array 'points', got {archive.files}")
-                weights = archive["weights"] if "weights" in archive else None
+                weights = archive.get("weights")
                 return cls(archive["points"], weights)
         if file.suffix == ".csv":
             return cls(*_read_csv(file))

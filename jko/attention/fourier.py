@@ -51,11 +51,11 @@ def features(points: Array, degree: int) -> list[tuple[Array, Array]]:
     """
     radius = np.hypot(points[0], points[1])
     pole = radius == 0
-    around = np.where(pole, 1, points[0] + 1j * points[1]) / np.where(pole, 1, radius)
+    around: Complex = np.where(pole, 1, points[0] + 1j * points[1]) / np.where(pole, 1, radius)
     if points.shape[0] == 2:
         return _factors(None, _powers(around, degree))
     norm = np.hypot(points[2], radius)
-    along = (points[2] + 1j * radius) / np.where(norm == 0, 1, norm)
+    along: Complex = (points[2] + 1j * radius) / np.where(norm == 0, 1, norm)
     return _factors(_powers(along, degree), _powers(around, degree))
 
 
@@ -236,7 +236,7 @@ class Series:
 
 def _box(magnitudes: Array, small: float) -> tuple[int, int]:
     """Numbers of outer and inner frequencies up to the last magnitude (O, H, I) above ``small``."""
-    matters = (magnitudes > small).any(axis=1)
+    matters = np.asarray((magnitudes > small).any(axis=1))
     outer, inner = np.flatnonzero(matters.any(axis=1)), np.flatnonzero(matters.any(axis=0))
     return int(outer.max(initial=-1)) + 1, int(inner.max(initial=-1)) + 1
 

@@ -17,8 +17,8 @@ from .._validation import finite_array, finite_number, frozen, positive_number
 from .heads import Heads
 
 __all__ = [
-    "Frozen",
     "FromFunction",
+    "Frozen",
     "Interpolated",
     "OrnsteinUhlenbeck",
     "Oscillating",

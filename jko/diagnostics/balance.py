@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +168,7 @@ def _quadrature(model: AttentionModel, start: float, end: float) -> list[tuple[f
     edges = [start, *model.path.breakpoints(start, end), end]
     nodes, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
     result = []
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in pairwise(edges):
         half = (right - left) / 2
         result += [
             (float(left + half * (1 + x)), float(half * w))

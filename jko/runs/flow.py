@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +32,8 @@ ADAPTIVE = {
     "BDF": integrate.BDF,
     "LSODA": integrate.LSODA,
 }
+#: The adaptive solvers take no smaller relative tolerance.
+SMALLEST_RTOL = float(100 * np.finfo(float).eps)
 FIXED = ("euler", "heun", "rk4")
 INTEGRALS = ("energy_time_derivative", "metric_speed_squared", "slope_squared", "defect")
 
@@ -97,10 +100,17 @@ def particle_flow(
     choice(velocity, "velocity", VELOCITIES)
     choice(method, "method", (*ADAPTIVE, *FIXED))
     kept = _kept_times(t_eval, start, end)
-    positive_number(rtol, "rtol")
+    if positive_number(rtol, "rtol") < SMALLEST_RTOL:
+        raise ValueError(f"rtol must be at least {SMALLEST_RTOL:.2g} (rounding), got {rtol}")
+    if atol is not None:
+        positive_number(atol, "atol")
+    if max_step != np.inf:
+        positive_number(max_step, "max_step")
     system = _System(model, cloud, velocity)
     state = system.initial()
     model.energy(cloud, start)
+    # a path that ends earlier is an error now, not after the last good step
+    model.heads(end)
     if method in FIXED:
         if step is None:
             raise ValueError(f"step must be given for the fixed-step method {method!r}")
@@ -285,14 +295,14 @@ def _fixed_pieces(
         times = _merge(times, kept)
     advance = {"euler": _euler, "heun": _heun, "rk4": _rk4}[method]
     system.rough = system.model.path.breakpoints(start, end).size > 0
-    for t, stop in zip(times[:-1], times[1:], strict=True):
-        new = advance(system, float(t), state, float(stop - t))
+    for t, stop in pairwise(times.tolist()):
+        new = advance(system, t, state, stop - t)
         if system.rough:
             explicit = INTEGRALS.index("energy_time_derivative") - len(INTEGRALS)
-            new[explicit] += system.explicit_change(float(t), state, float(stop), new)
+            new[explicit] += system.explicit_change(t, state, stop, new)
         state = new
         if kept is None or stop in kept:
-            yield float(stop), state
+            yield stop, state
 
 
 def _merge(times: Array, kept: Array) -> Array:

@@ -322,13 +322,14 @@ def _joint_drop(
     sine = np.sin(angle)
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = (np.cos(angle)[:, None] * center - source) / sine[:, None]
-    unit = np.where(sine[:, None] > 1e-7, unit, 0)
+    directed = sine > 1e-7
+    unit = np.where(directed[:, None], unit, 0)
     slope = stiffness[:, None] * angle[:, None] * unit + potential.gradient[cell]
-    steep = np.sqrt(np.einsum("kd,kd->k", slope, slope)) + 1e-7 * stiffness * angle
+    steep = np.sqrt(np.einsum("kd,kd->k", slope, slope))
+    # at the source itself the direction is lost but the pull is at most this
+    steep += stiffness * angle * np.where(directed, 1e-9, 1)
     reach = angle + r
-    if center.shape[1] == 2:
-        shape = np.ones_like(reach)
-    else:
-        shape = theta_cot_theta(np.minimum(reach, np.pi - 1e-9))
+    circle = center.shape[1] == 2
+    shape = np.ones_like(reach) if circle else theta_cot_theta(np.minimum(reach, np.pi - 1e-9))
     drop = steep * r + 0.5 * np.maximum(floor - stiffness * shape, 0) * r**2
     return np.where(reach < np.pi - 1e-6, drop, np.inf)
