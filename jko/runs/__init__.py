@@ -1,0 +1,1 @@
+"""Runs: minimizing movements, direct flows, curves, monitors, stores."""

@@ -1,0 +1,97 @@
+"""The figure of a convergence study: errors with reference slopes, and work for precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from .diagnostics.convergence_table import ConvergenceTable
+from .plotting.style import PALETTE, legend_above, new_figure, slope_triangle, styled
+
+__all__ = ["plot_orders"]
+
+#: Name, colour and marker of a scheme; options follow in brackets, drawn hollow and dashed.
+SCHEME_STYLES = {
+    "jko": ("JKO", "blue", "o"),
+    "midpoint": ("midpoint", "purple", "s"),
+    "bdf2": ("BDF2", "orange", "^"),
+    "ve2": ("VE2", "sky", "D"),
+    "richardson-jko": ("JKO, extrapolated", "green", "v"),
+    "richardson-midpoint": ("midpoint, extrapolated", "vermilion", "P"),
+}
+
+
+@styled
+def plot_orders(tables: Sequence[ConvergenceTable], title: str = "") -> Figure:
+    r"""Error against step with reference slopes (left), error against work (right), log-log.
+
+    Parameters
+    ----------
+    tables : sequence of ConvergenceTable
+        One per scheme, at least one.
+    title : str
+        Above the legend: the problem, for instance.
+    """
+    if not tables:
+        raise ValueError("tables must hold at least one table")
+    figure = new_figure(8.4, 4.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for table in tables:
+        label, line = _look(table)
+        left.loglog(table.steps, table.errors, label=label, **line)
+        right.loglog(table.evaluations, table.errors, label=label, **line)
+    _slopes(left, tables)
+    _step_axis(left, np.unique(np.concatenate([table.steps for table in tables])))
+    left.set_ylabel(f"largest $W_2$ to the {tables[0].reference} [rad]")
+    right.set_xlabel("kernel passes of the run")
+    for ax in (left, right):
+        ax.yaxis.set_minor_locator(NullLocator())
+    legend_above(figure, left, 3)
+    if title:
+        figure.suptitle(title, fontsize=10.5, fontweight="bold")
+    return figure
+
+
+def _look(table: ConvergenceTable) -> tuple[str, dict[str, object]]:
+    """Label and line style of a table."""
+    base, *options = table.scheme.split(",")
+    name, color, marker = SCHEME_STYLES.get(base, (base, "grey", "x"))
+    described = ", ".join(option.replace("=", ": ") for option in options)
+    plain = not options
+    line: dict[str, object] = {
+        "color": PALETTE[color],
+        "marker": marker,
+        "linestyle": "-" if plain else "--",
+        "markerfacecolor": PALETTE[color] if plain else "white",
+    }
+    return name if plain else f"{name} ({described})", line
+
+
+def _slopes(ax: Axes, tables: Sequence[ConvergenceTable]) -> None:
+    """A triangle for every expected order, below the lowest line that has it."""
+    for order in sorted({table.expected_order for table in tables}):
+        members = [table for table in tables if table.expected_order == order]
+        lowest = min(members, key=lambda table: float(table.errors[0] / table.steps[0] ** order))
+        if lowest.steps.size < 2 or not (lowest.errors > 0).all():
+            continue
+        x, right = np.sort(lowest.steps)[:2]
+        y = lowest.errors[np.argmin(lowest.steps)]
+        slope_triangle(ax, float(x), 0.35 * float(y), float(order), float(right / x))
+
+
+def _step_axis(ax: Axes, steps: np.ndarray) -> None:
+    """Ticks at the steps themselves, as fractions where they are."""
+    ax.set_xlabel(r"step $\tau$ [time]")
+    ax.xaxis.set_major_locator(FixedLocator(steps.tolist()))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _fraction(value)))
+
+
+def _fraction(value: float) -> str:
+    inverse = 1 / value
+    whole = abs(inverse - round(inverse)) < 1e-6 * inverse
+    return f"1/{round(inverse)}" if whole and inverse > 1 else f"{value:g}"
