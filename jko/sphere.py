@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import SphericalVoronoi
 from scipy.spatial.distance import cdist
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "geodesic",
     "log",
     "midpoint",
+    "node_areas",
     "nodes",
     "normalize",
     "project",
@@ -184,3 +186,31 @@ def nodes(n: int, dim: int) -> Array:
     if dim == 3:
         return fibonacci_nodes(n)
     raise ValueError(f"dim must be 2 or 3 for a deterministic node set, got {dim}")
+
+
+def node_areas(nodes: ArrayLike) -> Array:
+    r"""Area of every node's Voronoi cell, shape (n,): lengths on the circle, areas on S^2.
+
+    They sum to :math:`2\pi` or :math:`4\pi`; a density on the nodes is ``weights / areas``.  Equispaced
+    nodes of the circle all have :math:`2\pi/n`.
+
+    Raises
+    ------
+    ValueError
+        For other dimensions and, on S^2, for fewer than four nodes, nodes that coincide or
+        nodes in one plane through the origin.
+    """
+    nodes = np.asarray(nodes, dtype=float)
+    count, dim = nodes.shape
+    if dim == 2:
+        angle = np.arctan2(nodes[:, 1], nodes[:, 0])
+        order = np.argsort(angle)
+        gap = np.diff(angle[order], append=angle[order[0]] + 2 * np.pi)
+        areas = np.empty(count)
+        areas[order] = (gap + np.roll(gap, 1)) / 2
+        return areas
+    if dim != 3 or count < 4:
+        raise ValueError(
+            f"nodes must be points of the circle, or at least 4 of S^2, got shape {nodes.shape}"
+        )
+    return np.asarray(SphericalVoronoi(nodes, threshold=1e-9).calculate_areas())

@@ -11,6 +11,7 @@ from .._validation import choice, finite_number, positive_integer, positive_numb
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud
 from ..transport.cost import COSTS, ground_cost
+from .grid.step import GRID_SOLVERS, solve_on_support
 from .particles import TokenSolution, solve_tokens
 from .pointwise import TokenProblems
 from .problem import Anchor, StepProblem
@@ -21,7 +22,7 @@ __all__ = ["StepOptions", "jko_problem", "proximal_step"]
 Array = NDArray[np.float64]
 
 CERTIFY = ("full", "local", "none")
-SOLVERS = ("particles",)
+SOLVERS = ("particles", *GRID_SOLVERS)
 
 #: Default relative gradient norm of a step.
 TOLERANCE = 1e-10
@@ -44,7 +45,7 @@ class StepOptions:
         choice(self.certify, "certify", CERTIFY)
         positive_number(self.tolerance, "tolerance")
         positive_integer(self.max_evaluations, "max_evaluations")
-        if self.support is not None:
+        if self.solver == "particles" and self.support is not None:
             raise ValueError(
                 "support must be None for solver='particles', whose tokens move freely"
             )
@@ -86,19 +87,22 @@ def proximal_step(
         Proximal step :math:`\tau > 0`.
     cost : {"source", "midpoint", "geodesic"}
         Ground cost, see `jko.transport.cost`.  Proofs exist for ``"source"``.
-    solver : {"particles"}
-        Step solver.
-    support : array_like, optional
-        Nodes of the solvers on a fixed support; not used by ``"particles"``.
+    solver : {"particles", "cvxpy", "conditional_gradient"}
+        Step solver; the last two keep the new measure on fixed nodes, see
+        `jko.steps.grid.solve_on_support`.
+    support : (m, d) array_like, optional
+        Nodes of the solvers on a fixed support, default the cloud's own points.
     energy_time : float, optional
         Time at which the energy is taken, default ``t + step``.
     tolerance : float
-        Gradient norm to reach, relative to its value at ``y = x``.
+        Gradient norm to reach, relative to its value at ``y = x``; on fixed nodes the gap to
+        reach, relative to the energy.
     max_evaluations : int
-        Kernel passes the position solver may spend.
+        Kernel passes the position solver may spend; on fixed nodes, iterations.
     certify : {"full", "local", "none"}
         ``"full"``: prove or search every token's optimality and restart where a better position
-        is found; ``"local"``: only the O(n) proof; ``"none"``: plan and stationarity alone.
+        is found; ``"local"``: only the O(n) proof; ``"none"``: plan and stationarity alone.  On
+        fixed nodes every step has its full gap.
 
     Returns
     -------
@@ -124,6 +128,19 @@ def proximal_step(
         max_evaluations=max_evaluations,
         certify=certify,
     )
+    if solver != "particles":
+        return solve_on_support(
+            model,
+            cloud,
+            t,
+            step,
+            energy_time,
+            support=support,
+            cost=cost,
+            solver=solver,
+            tolerance=tolerance,
+            max_iterations=max_evaluations,
+        )
     problem = jko_problem(model, cloud, t, step, energy_time, cost)
     solution = solve_tokens(problem, tolerance, max_evaluations, certify)
     _require_decrease(solution)
