@@ -51,7 +51,9 @@ def features(points: Array, degree: int) -> list[tuple[Array, Array]]:
     """
     radius = np.hypot(points[0], points[1])
     pole = radius == 0
-    around: Complex = np.where(pole, 1, points[0] + 1j * points[1]) / np.where(pole, 1, radius)
+    around = np.asarray(
+        np.where(pole, 1, points[0] + 1j * points[1]) / np.where(pole, 1, radius), dtype=complex
+    )
     if points.shape[0] == 2:
         return _factors(None, _powers(around, degree))
     norm = np.hypot(points[2], radius)

@@ -1,0 +1,5 @@
+"""The command line ``jko``."""
+
+from .app import app, main
+
+__all__ = ["app", "main"]
