@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike, NDArray
 
 from ..steps.result import StepRecord
@@ -68,6 +69,23 @@ def plot_taylor(sizes: ArrayLike, remainders: Mapping[str, ArrayLike]) -> Figure
     return figure
 
 
+def _limit_line(ax: Axes, limit: float, limits: Collection[float], color: str) -> None:
+    """A labelled horizontal line; labels of neighbours move apart."""
+    below = any(limit < other < 1.4 * limit for other in limits)
+    above = any(other < limit < 1.4 * other for other in limits)
+    ax.axhline(limit, linestyle="--", linewidth=1, color=color)
+    ax.annotate(
+        f"{limit:.4f}",
+        (1, limit),
+        (3, 5 * (above - below)),
+        va="center",
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        fontsize=9,
+        color=color,
+    )
+
+
 @styled
 def plot_convergence(
     steps: ArrayLike,
@@ -94,20 +112,7 @@ def plot_convergence(
     for (name, values), (color, marker) in zip(errors.items(), SERIES, strict=False):
         ax.loglog(steps, values, marker + "-", color=PALETTE[color], label=name)
         if name in limits:
-            ax.axhline(limits[name], linestyle="--", linewidth=1, color=PALETTE[color])
-            # neighbours move apart: the lower label hangs, the higher one stands
-            below = any(limits[name] < other < 1.4 * limits[name] for other in limits.values())
-            above = any(other < limits[name] < 1.4 * other for other in limits.values())
-            ax.annotate(
-                f"{limits[name]:.4f}",
-                (1, limits[name]),
-                (3, 5 * (above - below)),
-                va="center",
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                fontsize=9,
-                color=PALETTE[color],
-            )
+            _limit_line(ax, limits[name], limits.values(), PALETTE[color])
     falling = [np.asarray(v, float) for name, v in errors.items() if name not in limits]
     if falling:
         k = np.argsort(steps)
@@ -116,7 +121,7 @@ def plot_convergence(
         slope_triangle(ax, x, 0.42 * y, order)
         ax.set_ylim(bottom=0.3 * min(float(v.min()) for v in falling))
     ax.xaxis.set_major_locator(FixedLocator(list(steps)))
-    ax.xaxis.set_major_formatter(ScalarFormatter())
+    ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(r"step $\tau$ [time]")
     ax.set_ylabel("distance $W_2$ at the final time [rad]")

@@ -73,6 +73,20 @@ def _entries(comparison: Comparison) -> Iterator[Entry]:
         "Energy E(μ, t) along every curve. Heads that change with time do work on it.",
         lambda: plot_energy(curves),
     )
+    yield from _energy_entries(comparison)
+    if movement.steps:
+        yield (
+            "certificates",
+            "Certificates",
+            "Every step's relative gradient norm, plan gap and optimality gap; below, the share of "
+            "tokens whose position is proven to be the global minimum of its own problem.",
+            lambda: plot_certificates(movement),
+        )
+
+
+def _energy_entries(comparison: Comparison) -> Iterator[Entry]:
+    """Where the energy goes, and how steep it is."""
+    movement, curves = comparison.movement, comparison.curves
     if movement.steps and movement.scheme == "jko":
         yield (
             "dissipation",
@@ -100,14 +114,6 @@ def _entries(comparison: Comparison) -> Iterator[Entry]:
         "flow: another quantity as soon as there are several heads.",
         lambda: plot_slopes(curves),
     )
-    if movement.steps:
-        yield (
-            "certificates",
-            "Certificates",
-            "Every step's relative gradient norm, plan gap and optimality gap; below, the share of "
-            "tokens whose position is proven to be the global minimum of its own problem.",
-            lambda: plot_certificates(movement),
-        )
 
 
 def _token_caption(dim: int) -> str:

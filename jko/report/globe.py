@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from ..plotting.style import curve_color, curve_label
 from ..plotting.tokens import common_times, principal_coordinates
 from ..runs.curve import Curve
-
-if TYPE_CHECKING:
-    import plotly.graph_objects
 
 __all__ = ["globe_figure", "globe_html", "plotly_script"]
 
@@ -47,35 +44,36 @@ def globe_html(curves: Sequence[Curve]) -> str:
             auto_play=False,
             div_id="globe",
             config={"displaylogo": False, "responsive": True},
+            validate=False,
         )
     )
 
 
-def globe_figure(curves: Sequence[Curve]) -> plotly.graph_objects.Figure:
-    """Tokens over time: on the circle (d = 2), the sphere (d = 3), else by principal axes."""
-    import plotly.graph_objects as go
+def globe_figure(curves: Sequence[Curve]) -> dict[str, Any]:
+    """Tokens over time: on the circle (d = 2), the sphere (d = 3), else by principal axes.
 
-    tokens = _shown_tokens(curves[0].points.shape[1])
+    The figure is plain data: plotly's own classes check every number, which takes seconds.
+    """
+    n, dim = curves[0].points.shape[1:]
+    tokens = _shown_tokens(n)
     count = int(np.clip(COORDINATES / (3 * len(curves) * tokens.size), 11, FRAMES))
     times = common_times(curves, count)
-    place = _projection(curves)
-    flat = curves[0].points.shape[2] == 2
-    background = _background(curves[0].points.shape[2])
-    traces = [
+    place, flat = _projection(curves), dim == 2
+    background = _background(dim)
+    shown = [
         _trace(curve, place(_points(curve, times[0], tokens)), tokens, flat) for curve in curves
     ]
-    moving = [len(background) + k for k in range(len(curves))]
+    moving = list(range(len(background), len(background) + len(curves)))
     frames = [
-        go.Frame(
-            name=f"{t:.4g}",
-            data=[_coordinates(place(_points(curve, t, tokens)), flat) for curve in curves],
-            traces=moving,
-        )
-        for t in times
+        {
+            "name": str(k),
+            "data": [_coordinates(place(_points(curve, t, tokens)), flat) for curve in curves],
+            "traces": moving,
+        }
+        for k, t in enumerate(times)
     ]
-    figure = go.Figure(data=[*background, *traces], frames=frames)
-    figure.update_layout(**_layout(curves[0].points.shape[2]), **_controls(times))
-    return figure
+    layout = _layout(dim) | _controls(times)
+    return {"data": [*background, *shown], "frames": frames, "layout": layout}
 
 
 def _shown_tokens(count: int) -> NDArray[np.intp]:
@@ -109,7 +107,7 @@ def _trace(curve: Curve, points: Array, tokens: NDArray[np.intp], flat: bool) ->
     marker = {
         "color": curve_color(curve),
         "symbol": SYMBOLS.get(kind, "diamond"),
-        "size": np.round(size, 2),
+        "size": np.round(size, 2).tolist(),
         "opacity": 1.0,
         "line": {"width": 1.5 if kind == "gradient" else 0, "color": curve_color(curve)},
     }
@@ -118,7 +116,7 @@ def _trace(curve: Curve, points: Array, tokens: NDArray[np.intp], flat: bool) ->
         "name": curve_label(curve),
         "marker": marker,
         "hovertemplate": f"{curve_label(curve)}, token %{{customdata}}<extra></extra>",
-        "customdata": tokens,
+        "customdata": tokens.tolist(),
     }
 
 
@@ -214,7 +212,8 @@ def _controls(times: Array) -> dict[str, Any]:
         "transition": {"duration": 0},
     }
     steps = [
-        {"method": "animate", "label": f"{t:.3g}", "args": [[f"{t:.4g}"], jump]} for t in times
+        {"method": "animate", "label": f"{t:.3g}", "args": [[str(k)], jump]}
+        for k, t in enumerate(times)
     ]
     slider = {
         "steps": steps,

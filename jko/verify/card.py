@@ -167,16 +167,15 @@ class Card:
         from rich.table import Table
 
         table = Table(title="Theorem card", caption=self.summary, show_lines=True, expand=True)
-        table.add_column("Claim", ratio=5)
-        table.add_column("Measured", ratio=5)
-        table.add_column("Expected", ratio=4)
-        table.add_column("Verdict", ratio=2)
-        table.add_column("How known", ratio=3)
+        table.add_column("Claim", ratio=5, overflow="fold")
+        table.add_column("Measured", ratio=6, overflow="fold")
+        table.add_column("Expected, and how it is known", ratio=5, overflow="fold")
+        table.add_column("Verdict", width=9)
         for row in self.rows:
             style = TERMINAL_STYLES[row.verdict]
-            cells = [escape(text) for text in (row.claim, row.measured, row.expected)]
+            expected = f"{escape(row.expected)}\n[dim]{escape(row.how_known)}[/]"
             verdict = f"[{style}]{escape(row.verdict.value)}[/]"
-            table.add_row(*cells, verdict, escape(row.how_known))
+            table.add_row(escape(row.claim), escape(row.measured), expected, verdict)
         return table
 
     def to_dict(self) -> dict[str, Any]:

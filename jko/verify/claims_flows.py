@@ -304,7 +304,7 @@ def article_defect(laboratory: Laboratory) -> Claim:
         measured=(
             f"share of the right side that the energy does not lose, median of {extent.draws} "
             "draws "
-            f"of Z + Zᵀ, {extent.tokens} tokens, T = {ARTICLE_HORIZON:g}: {text}; the energy even "
+            f"of Z + Zᵀ, {extent.tokens} tokens, T = {ARTICLE_HORIZON:g}: {text}; the energy "
             f"rises in {rising} of {len(many) * extent.draws} draws with H > 1"
         ),
         expected=f"fails for H > 1 (share above {short(SHARE_TOLERANCE)} in every draw)",

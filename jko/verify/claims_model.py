@@ -198,7 +198,7 @@ def energy_gradient(laboratory: Laboratory) -> Claim:
         measured=(
             f"slope of the Taylor remainder {low:.4f} to {high:.4f} over {len(slopes)} cases, "
             "moves "
-            f"1e-5 to 3e-3 rad (a gradient off by 1 % has slope {wrong:.2f})"
+            f"1e−5 to 3e−3 rad (a gradient off by 1 % has slope {wrong:.2f})"
         ),
         expected=f"2.00 ± {SLOPE_TOLERANCE:g}",
         holds=all(abs(slope - 2) <= SLOPE_TOLERANCE for slope in slopes.values()),
