@@ -160,5 +160,5 @@ def plot_resolution(series: Sequence[Sequence[Resolution]], labels: Sequence[str
     ax.set_ylim(bottom=0)
     ax.set_xlabel(r"node spacings a step wants to cross, $\tau |v| / h$")
     ax.set_ylabel("speed / slope")
-    legend_above(figure, ax)
+    legend_above(figure, ax, 6)
     return figure

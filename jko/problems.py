@@ -46,6 +46,11 @@ REFERENCE_CASES = (
 class Problem:
     """An initial value problem, with what is known about it.
 
+    >>> from jko import problems
+    >>> problem = problems.pure_attraction()
+    >>> problem.cloud.n, problem.known["final_angles"].round(6)
+    (12, array([0.520283]))
+
     Attributes
     ----------
     name : str
@@ -86,7 +91,7 @@ class Modulated:
 
 
 class ModulatedPath(FromFunction):
-    """The weight path of the reference cases."""
+    r"""The weight path of the reference cases, :math:`D_h(t) = D^0_h + \sin(2t) D^1_h`."""
 
     def __init__(self, constant: Array, amplitude: Array, weights: Array) -> None:
         modulated = Modulated(constant, amplitude, weights)
@@ -96,6 +101,11 @@ class ModulatedPath(FromFunction):
 @cache
 def reference_case(name: str) -> Problem:
     """One of `REFERENCE_CASES`, by name.
+
+    >>> from jko import problems
+    >>> case = problems.reference_case("sphere_three_heads")
+    >>> bool(abs(case.model.energy(case.cloud, 0.0) - case.known["energy_0"]) < 1e-12)
+    True
 
     Raises
     ------
@@ -123,9 +133,9 @@ def reference_case(name: str) -> Problem:
 def article_sphere(
     tokens: int = 200, heads: int = 10, horizon: float = 5.0, seed: int = 0
 ) -> Problem:
-    """The article's case on S^2: octahedral tokens (noise 0.05), Ornstein-Uhlenbeck heads.
+    r"""The article's case on S^2: octahedral tokens (noise 0.05), Ornstein-Uhlenbeck heads.
 
-    Initial heads ``Z + Z^T``, variance 2, base grid 0.005; step 0.05.
+    :math:`dD_h = (I - D_h)\,dt + \sqrt2\, dW^{sym}_h`; initial heads ``Z + Z^T``, variance 2, base grid 0.005; step 0.05.
     """
     rng = np.random.default_rng(seed)
     cloud = TokenCloud.octahedral(tokens, 0.05, rng)

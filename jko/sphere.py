@@ -84,7 +84,7 @@ def distance(x: ArrayLike, y: ArrayLike) -> Array:
 
 
 def distance_matrix(x: ArrayLike, y: ArrayLike) -> Array:
-    """All great-circle distances between ``x`` of shape (n, d) and ``y`` of shape (m, d): (n, m)."""
+    r"""All great-circle distances :math:`d(x_i, y_j)` between ``x`` (n, d) and ``y`` (m, d), shape (n, m)."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     chord = cdist(x, y)
     result: Array = 2 * np.arcsin(np.minimum(chord / 2, 1))
@@ -175,6 +175,10 @@ def circle_nodes(n: int) -> Array:
 
 def nodes(n: int, dim: int) -> Array:
     """A deterministic node set: equispaced for ``dim = 2``, Fibonacci for ``dim = 3``.
+
+    >>> from jko import sphere
+    >>> sphere.nodes(500, dim=3).shape
+    (500, 3)
 
     Raises
     ------

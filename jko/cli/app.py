@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -11,9 +13,12 @@ import typer
 from rich.console import Console
 
 from ..config import ConfigError, example_config
+from ..diagnostics.convergence import StudyError
+from ..diagnostics.convergence_table import ConvergenceTable
 from ..runs.curve import CurveStatus
 from ..runs.monitors import Monitor
 from ..runs.store import StoreError
+from .converge import open_study, orders_table
 from .directory import MOVEMENT, Job, create_run, open_run
 from .progress import TIMED, ProgressMonitor, progress_bars, terminated_like_interrupted
 from .summary import advice, summary_table
@@ -94,6 +99,47 @@ def report(
     """Write the report and the figures of a run."""
     _or_misused(lambda: open_run(directory))
     _write_report(directory)
+
+
+@app.command()
+def converge(
+    config: Annotated[Path, typer.Argument(help="TOML configuration; see: jko example.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the table and the figure go.")
+    ] = Path("jko-convergence"),
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 2,
+) -> None:
+    """Measure the order of the schemes in the step, on the problem of a configuration."""
+    study = _or_misused(lambda: open_study(config, out))
+    output, errors = _consoles()
+    tables: list[ConvergenceTable] = []
+    try:
+        with (
+            terminated_like_interrupted(),
+            progress_bars(errors, "{task.description}") as bars,
+            ProcessPoolExecutor(workers, get_context("spawn")) as executor,
+        ):
+            task = bars.add_task("schemes", total=len(study.config.converge.schemes))
+
+            def show(scheme: str, done: int) -> None:
+                bars.update(task, description=scheme, completed=done)
+
+            for table in study.tables(executor, show):
+                tables.append(table)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted after {len(tables)} schemes", err=True)
+    except StudyError as problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(FAILED) from None
+    if tables:
+        output.print(orders_table(tables))
+        for table in tables:
+            for message in table.messages:
+                typer.echo(f"note: {table.scheme}: {message}", err=True)
+        for path in study.write(tables):
+            typer.echo(f"wrote: {path}")
+    if len(tables) < len(study.config.converge.schemes):
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command()

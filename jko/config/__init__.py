@@ -1,7 +1,7 @@
 """Run configurations: TOML files, validated in full before any work.
 
-A file has the tables ``[cloud]``, ``[weights]`` (with ``[weights.heads]``), ``[run]``, ``[flows]``
-and ``[output]``; `example_config` is one with comments.  Unknown keys are errors that name the
+A file has the tables ``[cloud]``, ``[weights]`` (with ``[weights.heads]``), ``[run]``, ``[flows]``,
+``[output]`` and ``[converge]``; `example_config` is one with comments.  Unknown keys are errors that name the
 nearest known one, and all errors of a file are reported together.
 """
 

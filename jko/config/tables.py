@@ -343,6 +343,22 @@ class Flows(Table):
         return self
 
 
+class Converge(Table):
+    """The study of `jko converge`; by default a tenth of the span, halved four times."""
+
+    steps: list[PositiveFloat] | None = Field(default=None, min_length=2)
+    schemes: list[str] = ["jko", "midpoint", "bdf2", "ve2"]
+    reference: Literal["gradient", "softmax", "fine"] = "gradient"
+    certify: Literal["full", "local", "none"] = "local"
+
+    @field_validator("schemes")
+    @classmethod
+    def _known_schemes(cls, value: list[str]) -> list[str]:
+        for name in value:
+            make_scheme(name)
+        return value
+
+
 class Output(Table):
     """What the run leaves."""
 
@@ -358,6 +374,7 @@ class RunConfig(Table):
     run: Run
     flows: Flows = Flows()
     output: Output = Output()
+    converge: Converge = Converge()
 
 
 def _heads(matrices: Any, weights: Any, symmetrize: bool) -> Heads:

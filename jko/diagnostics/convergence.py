@@ -82,6 +82,10 @@ def convergence_study(
 ) -> ConvergenceTable:
     r"""Run a scheme with several steps and measure its errors and its order.
 
+    The error of a step is :math:`\max_k W_2(\mu^\tau_{t_k}, \mu_{t_k})` over the times that all steps
+    share, :math:`\mu` being the reference; the order is the slope of its logarithm over that of
+    :math:`\tau`.
+
     Parameters
     ----------
     model : AttentionModel

@@ -52,6 +52,8 @@ class ItoBalance:
 def ito_balance(curve: Curve) -> ItoBalance:
     """Decompose the explicit energy change along a curve (geodesically interpolated).
 
+    ``total = drift + correction + martingale + remainder``, interval by interval of the base grid.
+
     Raises
     ------
     ValueError

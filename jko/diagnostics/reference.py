@@ -35,7 +35,7 @@ class StudyError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reference:
-    """What errors are measured against.
+    r"""What errors are measured against: :math:`\mu_{t_k}` at the common times.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ def reference_states(
     times: Array,
     reference: str | Curve,
 ) -> Reference:
-    """States of the direct flow or of a given curve at ``times``.
+    r"""States :math:`\mu_{t_k}` of the direct flow or of a given curve at ``times``.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _largest_distance(first: Array, second: Array, weights: Array) -> float:
 
 
 def grid_spacing(path: WeightPath, span: tuple[float, float]) -> float | None:
-    """Spacing of the path's kinks if the span is divided evenly by them, else None."""
+    r"""Spacing :math:`h` of the path's kinks :math:`t_0 + kh` if they divide the span evenly, else None."""
     start, end = span
     kinks = path.breakpoints(start, end)
     if kinks.size == 0:

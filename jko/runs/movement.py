@@ -103,10 +103,7 @@ def minimizing_movement(
     watch = as_monitor(monitor)
     snapshots = list(earlier)
     if not snapshots:
-        energy = model.energy(cloud, start)
-        snapshots.append(
-            Snapshot(time=start, points=cloud.points, weights=cloud.weights, energy=energy)
-        )
+        snapshots.append(_initial(model, cloud, start))
         watch.snapshot(snapshots[0])
     if step is None:
         pieces = _adaptive_steps(model, snapshots[-1], end, float(rtol or 0), options)
@@ -167,6 +164,11 @@ def _adaptive_steps(
     # the record of a midpoint step holds half of its length
     step = None if last.record is None else 2 * last.record.step
     return adaptive_steps(model, _past(last), end, rtol, options, step)
+
+
+def _initial(model: AttentionModel, cloud: TokenCloud, start: float) -> Snapshot:
+    energy = model.energy(cloud, start)
+    return Snapshot(time=start, points=cloud.points, weights=cloud.weights, energy=energy)
 
 
 def _snapshot(model: AttentionModel, stop: float, result: StepResult) -> Snapshot:

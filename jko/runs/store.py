@@ -8,7 +8,7 @@ Layout of a curve's group (a directory)::
     model/              attributes: the description of the model; arrays: its matrices
     run/                attributes: the parameters of the run; array "completed"
 
-`xarray.open_zarr(path, consolidated=False)` reads it, and so does `jko.load`.
+``xarray.open_zarr(path, consolidated=False)`` reads it, and so does `jko.load`.
 
 What a killed process leaves.  Every file is replaced as a whole, and ``run/completed``, the number
 of states that are complete, is written after everything it counts.  `load_curve` reads that
@@ -102,6 +102,17 @@ def load_curve(path: str | PathLike[str]) -> Curve:
     ------
     StoreError
         If ``path`` holds no curve.
+
+    Examples
+    --------
+    >>> import tempfile, jko
+    >>> model = jko.AttentionModel(jko.Heads.gaussian(2, rng=0))
+    >>> cloud = jko.TokenCloud.octahedral(6, rng=1)
+    >>> curve = jko.minimizing_movement(model, cloud, (0, 0.1), step=0.05)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     curve.save(f"{folder}/curve.zarr")
+    ...     print(jko.load(f"{folder}/curve.zarr"))
+    Curve(jko movement, t = 0 .. 0.1, 2 intervals, n = 6, d = 3, complete)
     """
     group = _open(path, "r")
     completed = _completed(group)

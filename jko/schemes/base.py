@@ -25,14 +25,16 @@ MOBILITIES = ("implicit", "extrapolated", "old")
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A former state of the curve."""
+    r"""A former state of the curve, :math:`(t_k, \mu_k)`."""
 
     time: float
     cloud: TokenCloud
 
 
 class Scheme(Protocol):
-    """A scheme is immutable; what it remembers is passed in.
+    r"""A scheme is immutable; what it remembers is passed in.
+
+    It maps :math:`(\mu_k, \mu_{k-1}, \dots)` to :math:`\mu_{k+1}` by solving proximal problems.
 
     Attributes
     ----------

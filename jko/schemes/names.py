@@ -17,6 +17,10 @@ def make_scheme(name: str | Scheme) -> Scheme:
 
     A scheme is passed through; ``make_scheme(scheme.name) == scheme``.
 
+    >>> from jko.schemes import make_scheme
+    >>> make_scheme("bdf2").order
+    2
+
     Raises
     ------
     ValueError

@@ -113,7 +113,7 @@ class StagePlan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageSolution:
-    """The outcome of a step.
+    r"""The outcome of a step: the stages :math:`u_1, \dots, u_M`, the last of which is the new cloud.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class StageSolution:
 
 
 def solve_stages(plan: StagePlan, mobility: Array | None, options: StepOptions) -> StageSolution:
-    """Solve the stages with the ``mobility`` (n,) given, or with their own if it is None.
+    r"""Solve the stages with the mobility :math:`\beta_i` given, or with their own if it is None.
 
     Raises
     ------
@@ -161,7 +161,8 @@ def solve_stages(plan: StagePlan, mobility: Array | None, options: StepOptions) 
         for all_tokens, points in zip(stages, followed, strict=True):
             all_tokens[test] = points
     last = iteration.solutions[-1]
-    status = last.status
+    failed = [s.status for s in iteration.solutions if not s.status.success]
+    status = failed[0] if failed else last.status
     if status.success and not converged:
         exhausted = iteration.exhausted
         status = StepStatus.MAX_EVALUATIONS if exhausted else StepStatus.STALLED
@@ -294,7 +295,8 @@ class _Iteration:
         used = float(weights @ cost.pairs(np.arange(weights.size), y))
         best = optimal_plan(cost.matrix(y), weights, weights)
         self._count(plans=1)
-        if used <= best.cost * (1 + PLAN_TOLERANCE):
+        rounding = 1e4 * np.finfo(float).eps ** 2 * self.beta.max()
+        if used <= best.cost * (1 + PLAN_TOLERANCE) + rounding:
             return labels
         self._count(plan_changes=1)
         return Coupling.from_plan(best.plan, weights)

@@ -59,7 +59,10 @@ class StepAdvice:
 def step_advice(
     model: AttentionModel, cloud: TokenCloud, t: float, energy_time: float | None = None
 ) -> StepAdvice:
-    """Advice for a step from ``cloud`` at time ``t``, the energy taken at ``energy_time``.
+    r"""Advice for a step from ``cloud`` at time ``t``, the energy taken at ``energy_time``.
+
+    Guaranteed: :math:`\tau \le \tfrac12 \arctan(2)\, \min_i \hat b_i / \Lambda`, on the circle
+    :math:`\min_i \hat b_i / \Lambda`; see `StepAdvice`.
 
     Raises
     ------

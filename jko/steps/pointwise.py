@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from ..attention.fields import Fields
-from .problem import BLOCK_DIMENSION, Anchor, StepProblem
+from .memory import BLOCK_DIMENSION
+from .problem import Anchor, StepProblem
 
 __all__ = ["TokenProblems"]
 

@@ -21,16 +21,13 @@ from scipy.sparse import coo_array
 from ..attention.fields import Fields
 from ..attention.heads import Heads
 from ..attention.model import AttentionModel
-from ..transport.cost import GroundCost
+from ..transport.cost import GEODESIC_NODES, GroundCost, SourceCost
+from .memory import BLOCK_DIMENSION, require_memory
 
 __all__ = ["Anchor", "Coupling", "Evaluation", "Objective", "StepProblem"]
 
 Array = NDArray[np.float64]
 IntArray = NDArray[np.intp]
-
-#: Second moments of the kernel (d (d + 1) / 2 numbers a head and token) are used to
-#: precondition up to this dimension.
-BLOCK_DIMENSION = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +121,11 @@ class StepProblem:
         First iterate, at which the relative gradient norm is one.
     labelled : bool
         Keep the identity coupling even where the plan could be optimised.
+
+    Raises
+    ------
+    StepTooLargeError
+        If solving it would not fit in memory.
     """
 
     model: AttentionModel
@@ -133,6 +135,11 @@ class StepProblem:
     anchors: tuple[Anchor, ...]
     start: Array
     labelled: bool = False
+
+    def __post_init__(self) -> None:
+        averaged = any(not isinstance(anchor.cost, SourceCost) for anchor in self.anchors)
+        n, dim = self.start.shape
+        require_memory(n, dim, self._heads.count, GEODESIC_NODES if averaged else 0)
 
     @property
     def heads(self) -> Heads:
@@ -231,20 +238,25 @@ class Objective:
             fields=fields,
         )
 
-    def blocks(self, at: Evaluation) -> Array:
+    def blocks(self, at: Evaluation, tokens: slice = slice(None)) -> Array:
         """Diagonal blocks of the Hessian per unit mass, as ambient matrices (n, d, d).
 
-        Without second moments (high dimension) the transport part alone.
+        Without second moments (high dimension) the transport part alone.  Parts of the tokens
+        at a time cost the same in all where the coupling is the identity.
         """
         problem, coupling = self.problem, self.coupling
-        y = at.points
+        y = at.points[tokens]
         total = np.zeros((*y.shape, y.shape[1]))
         for anchor in problem.anchors:
             factor = anchor.coefficient / (2 * problem.step)
-            curvature = anchor.cost.hessian(coupling.rows, y[coupling.columns])
-            total += factor * coupling.per_target(curvature)
+            if coupling.identity:
+                curvature = anchor.cost.hessian(coupling.rows[tokens], y)
+            else:
+                pairs = anchor.cost.hessian(coupling.rows, at.points[coupling.columns])
+                curvature = coupling.per_target(pairs)[tokens]
+            total += factor * curvature
         if at.fields.sums.second is not None:
-            total += at.fields.first_variation_hessian()
+            total += at.fields.first_variation_hessian(tokens)
         return total
 
     def rounding(self, at: Evaluation) -> float:

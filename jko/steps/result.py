@@ -23,7 +23,7 @@ class StepStatus(Enum):
     ROUNDING = "the step stopped at the rounding level of its gradient, above the tolerance"
     SPLIT = "converged; moving whole tokens did not help, but splitting a token's mass would"
     NOT_GLOBAL = "converged to a stationary point, but a better position of a token exists"
-    PLAN_SPLITS = "converged, but the optimal plan is not a relabelling, which the scheme assumes"
+    PLAN_SPLITS = "converged, but the labels are not an optimal plan, which the scheme assumes"
     PINNED = "converged on the nodes, but they pin the mass: tau |v| is below their spacing"
     STALLED = "the minimiser stalled above the requested tolerance"
     MAX_EVALUATIONS = "the step ran out of evaluations before it converged"
@@ -149,7 +149,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepResult(StepRecord):
-    """A step: its record, the new cloud and the plan.
+    r"""A step: its record, the new cloud :math:`\nu` and the plan :math:`\pi`.
 
     Attributes
     ----------

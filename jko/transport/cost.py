@@ -1,10 +1,10 @@
 r"""Ground costs: squared great-circle distance weighted by the frozen effective mobility.
 
-=============  =============================================================================
-``"source"``   :math:`\hat b(x)\, d(x, y)^2`
-``"midpoint"`` :math:`\hat b(m)\, d(x, y)^2`, ``m`` the geodesic midpoint
-``"geodesic"`` :math:`\big(\int_0^1 \sqrt{\hat b(\gamma_s)}\,ds\big)^2 d(x, y)^2` along the great circle
-=============  =============================================================================
+==============  =============================================================================
+``"source"``    :math:`\hat b(x)\, d(x, y)^2`
+``"midpoint"``  :math:`\hat b(m)\, d(x, y)^2`, ``m`` the geodesic midpoint
+``"geodesic"``  :math:`\big(\int_0^1 \sqrt{\hat b(\gamma_s)}\,ds\big)^2 d(x, y)^2` along the great circle
+==============  =============================================================================
 
 The mobility is that of the measure and heads at which the step starts.  The last two are
 one formula with one and with eight Gauss-Legendre nodes.
@@ -39,7 +39,7 @@ PAIR_BLOCK = 50_000
 
 
 class GroundCost(ABC):
-    """A cost ``c(x_i, y)`` from fixed source points, with its gradient in ``y``.
+    r"""A cost :math:`c(x_i, y)` from fixed source points, with its gradient in ``y``.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class AveragedCost(GroundCost):
 
 
 def ground_cost(kind: str, model: AttentionModel, cloud: TokenCloud, t: float) -> GroundCost:
-    """The ground cost ``kind`` with the effective mobility frozen at ``(cloud, t)``.
+    r"""The ground cost ``kind`` with :math:`\hat b` frozen at ``(cloud, t)``.
 
     Raises
     ------

@@ -46,7 +46,7 @@ PLAN_UPDATES = 6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DynamicDistance:
-    """A discrete action-minimising path of plan atoms.
+    r"""A discrete action-minimising path of plan atoms, :math:`W^2 \approx N \sum_{s,k} \pi_k \hat b\, d(z_{k,s-1}, z_{k,s})^2`.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ __all__ = ["GridIdentity", "first_moving_step", "grid_de_giorgi_integral"]
 
 @dataclass(frozen=True, kw_only=True)
 class GridIdentity:
-    """A De Giorgi integral on nodes.
+    r"""A De Giorgi integral :math:`\int_0^\tau W^2(\mu, \tilde\mu_r)/(2r^2)\,dr` on nodes.
 
     Attributes
     ----------

@@ -1,7 +1,8 @@
 r"""A token step re-proved by a convex program that knows nothing of tokens.
 
 On nodes that contain the step's own end points the token solution is one feasible plan among all
-plans that may split mass.  For a convex energy the program's optimum then satisfies
+plans that may split mass.  The nodes contain the sources too, so that the program can start from
+staying put and has to find the end points by itself.  For a convex energy the program's optimum then satisfies
 
 .. math::  \Phi_{tokens} - \sum_i a_i gap_i \;\le\; \min_{\text{nodes}} \Phi \;\le\; \Phi_{tokens},
 
@@ -35,7 +36,9 @@ NODES = {2: 400, 3: 800}
 
 @dataclass(frozen=True, kw_only=True)
 class Reproof:
-    """What the program on nodes says about a token step.
+    r"""What the program on nodes says about a token step.
+
+    For a convex energy :math:`\Phi_{tokens} - \sum_i a_i gap_i \le \min_{nodes} \Phi \le \Phi_{tokens}`.
 
     Attributes
     ----------
@@ -86,10 +89,12 @@ def reprove(
     tolerance: float = 1e-12,
     max_iterations: int = 200,
 ) -> Reproof:
-    """Solve a token step again on nodes and its own end points, and compare.
+    r"""Solve a token step again on nodes, its own end points and its sources, and compare.
 
-    The solver starts from the plan that leaves every token at its nearest node, not from the
-    step's solution.
+    For a convex energy :math:`\Phi_{tokens} - \sum_i a_i gap_i \le \min_{nodes} \Phi \le \Phi_{tokens}`.
+    The solver starts from the plan that leaves every token where it is, not from the step's
+    solution.  It sees better places among the nodes only: errors of the positions below the
+    spacing of the nodes are what the step's own certificate is for.
 
     Parameters
     ----------
@@ -99,8 +104,8 @@ def reprove(
     cloud : TokenCloud
         The measure the step started from.
     nodes : (m, d) array_like, optional
-        Nodes to add to the end points; 400 equispaced ones for d = 2, 800 Fibonacci nodes for
-        d = 3, the cloud's own points in higher dimension.
+        Nodes to add to the end points and the sources; 400 equispaced ones for d = 2, 800
+        Fibonacci nodes for d = 3, none in higher dimension.
     cost : str
         The step's ground cost.
     solver : {"cvxpy", "conditional_gradient"}
@@ -115,10 +120,10 @@ def reprove(
     choice(solver, "solver", GRID_SOLVERS)
     if nodes is None:
         count = NODES.get(cloud.dim)
-        grid = cloud.points if count is None else sphere.nodes(count, cloud.dim)
+        grid = cloud.points[:0] if count is None else sphere.nodes(count, cloud.dim)
     else:
         grid = TokenCloud(np.asarray(nodes)).points
-    everything = np.concatenate([grid, result.cloud.points])
+    everything = np.concatenate([grid, result.cloud.points, cloud.points])
     problem, _, _ = support_problem(
         model, cloud, result.time, result.step, result.energy_time, everything, cost
     )

@@ -64,7 +64,7 @@ class Resolution:
 
 
 def node_spacing(nodes: Array) -> float:
-    """Median distance of a node to its nearest other node, in radians; pi for a single one."""
+    r"""Median over ``i`` of :math:`\min_{j \ne i} d(z_i, z_j)`, in radians; pi for a single node."""
     if nodes.shape[0] == 1:
         return float(np.pi)
     distances, _ = cKDTree(nodes).query(nodes, k=2)

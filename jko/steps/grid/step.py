@@ -228,7 +228,7 @@ def _plan_resolution(
 
 
 def resolution(model: AttentionModel, cloud: TokenCloud, result: StepResult) -> Resolution:
-    """Speed, slope and node spacing of a step that `solve_on_support` took from ``cloud``."""
+    r"""Speed :math:`W/\tau`, slope :math:`G` and node spacing of a step that `solve_on_support` took from ``cloud``."""
     plan = result.plan.tocoo()
     rows, columns = plan.coords
     mobility = model.effective_mobility(cloud.points, cloud, result.time)
@@ -244,9 +244,9 @@ def resolution(model: AttentionModel, cloud: TokenCloud, result: StepResult) -> 
 
 
 def on_nodes(cloud: TokenCloud, nodes: ArrayLike) -> TokenCloud:
-    """The density on ``nodes`` that gives every token's weight to its nearest node.
+    r"""The density on ``nodes`` that gives every token's weight to its nearest node.
 
-    The Wasserstein distance between the two is at most the covering radius of the nodes.
+    :math:`W_2` between the two is at most the covering radius :math:`\max_x \min_m d(x, z_m)` of the nodes.
     """
     support = _nodes(cloud, nodes)
     nearest = (cloud.points @ support.T).argmax(axis=1)
@@ -254,7 +254,7 @@ def on_nodes(cloud: TokenCloud, nodes: ArrayLike) -> TokenCloud:
 
 
 def require_on_nodes(cloud: TokenCloud, support: ArrayLike | None) -> None:
-    """Raise `NodesError` unless the cloud's points are the nodes, in their order.
+    """Raise `NodesError` unless ``cloud.points == nodes``, in their order.
 
     A curve on fixed nodes holds one density per time, so its first measure must be one too.
     """

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from .diagnostics.convergence_table import ConvergenceTable
-from .plotting.style import PALETTE, legend_above, new_figure, slope_triangle, styled
+from ..diagnostics.convergence_table import ConvergenceTable
+from .style import PALETTE, new_figure, slope_triangle, styled
 
 __all__ = ["plot_orders"]
 
@@ -34,11 +34,11 @@ def plot_orders(tables: Sequence[ConvergenceTable], title: str = "") -> Figure:
     tables : sequence of ConvergenceTable
         One per scheme, at least one.
     title : str
-        Above the legend: the problem, for instance.
+        The problem, for instance.
     """
     if not tables:
         raise ValueError("tables must hold at least one table")
-    figure = new_figure(8.4, 4.6)
+    figure = new_figure(8.4, 4.8)
     left, right = figure.subplots(1, 2, sharey=True)
     for table in tables:
         label, line = _look(table)
@@ -50,7 +50,8 @@ def plot_orders(tables: Sequence[ConvergenceTable], title: str = "") -> Figure:
     right.set_xlabel("kernel passes of the run")
     for ax in (left, right):
         ax.yaxis.set_minor_locator(NullLocator())
-    legend_above(figure, left, 3)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
     if title:
         figure.suptitle(title, fontsize=10.5, fontweight="bold")
     return figure
@@ -72,15 +73,20 @@ def _look(table: ConvergenceTable) -> tuple[str, dict[str, object]]:
 
 
 def _slopes(ax: Axes, tables: Sequence[ConvergenceTable]) -> None:
-    """A triangle for every expected order, below the lowest line that has it."""
-    for order in sorted({table.expected_order for table in tables}):
-        members = [table for table in tables if table.expected_order == order]
-        lowest = min(members, key=lambda table: float(table.errors[0] / table.steps[0] ** order))
-        if lowest.steps.size < 2 or not (lowest.errors > 0).all():
-            continue
-        x, right = np.sort(lowest.steps)[:2]
-        y = lowest.errors[np.argmin(lowest.steps)]
-        slope_triangle(ax, float(x), 0.35 * float(y), float(order), float(right / x))
+    """A triangle for every expected order, off the lines at the smallest steps.
+
+    The lowest order has the highest lines and its triangle above them, the others below theirs.
+    """
+    usable = [t for t in tables if t.steps.size > 1 and (t.errors > 0).all()]
+    orders = sorted({table.expected_order for table in usable})
+    for order in orders:
+        members = [table for table in usable if table.expected_order == order]
+        above = len(orders) > 1 and order == orders[0]
+        choose = max if above else min
+        table = choose(members, key=lambda t: float(t.errors[-1] / t.steps[-1] ** t.expected_order))
+        x, right = np.sort(table.steps)[:2]
+        y = 2.4 * table.errors[-2] if above else 0.35 * table.errors[-1]
+        slope_triangle(ax, float(x), float(y), float(order), float(right / x))
 
 
 def _step_axis(ax: Axes, steps: np.ndarray) -> None:
