@@ -30,6 +30,13 @@ from .claims_limits import (
     jko_softmax_limit,
 )
 from .claims_model import energy_gradient, harmonic_mean, mobility_bounds
+from .claims_schemes import (
+    bdf2_order,
+    midpoint_order,
+    old_mobility_order,
+    richardson_order,
+    ve2_order,
+)
 from .claims_steps import certificates, descent, discrete_identity, optimal_plans
 from .laboratory import FULL, QUICK, Extent, Laboratory
 
@@ -58,6 +65,11 @@ CLAIMS: tuple[ClaimFunction, ...] = (
     discrete_identity,
     jko_order_one_head,
     jko_order_three_heads,
+    midpoint_order,
+    bdf2_order,
+    ve2_order,
+    richardson_order,
+    old_mobility_order,
     gradient_balance,
     metric_derivative,
     softmax_one_head,
