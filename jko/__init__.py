@@ -1,7 +1,6 @@
 """JKO schemes in the weighted Wasserstein distance of multi-head attention."""
 
-from . import sphere
-from .attention import weights
+from . import sphere, weights
 from .attention.heads import Heads
 from .attention.model import AttentionModel
 from .diagnostics.balance import EnergyBalance, energy_balance

@@ -1,0 +1,5 @@
+"""``python -m jko``: the command line."""
+
+from .cli import main
+
+main()
