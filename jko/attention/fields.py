@@ -17,6 +17,9 @@ __all__ = ["Fields", "KernelOverflowError"]
 
 Array = NDArray[np.float64]
 
+#: Tokens handled at once where arrays per head or matrices per token would be temporaries.
+TOKEN_BLOCK = 4096
+
 
 class KernelOverflowError(OverflowError):
     """A mobility, an energy or a slope exceeds the largest double (about e^709)."""
@@ -101,11 +104,20 @@ class Fields:
         """``grad log b_h = P_x D_h m_h``, shape (H, m, d): finite for heads of any strength."""
         return sphere.project(self.at, np.matmul(self._mean, self.heads.matrices))
 
+    def _pull(self, share: Array) -> Array:
+        """``P_x sum_h share_h D_h m_h`` for shares (H, m), without an array per head."""
+        mean, total = self._mean, np.empty_like(self.at)
+        for start in range(0, mean.shape[1], TOKEN_BLOCK):
+            part = slice(start, start + TOKEN_BLOCK)
+            moved = np.matmul(mean[:, part], self.heads.matrices)
+            np.einsum("hm,hmd->md", share[:, part], moved, out=total[part])
+        return sphere.project(self.at, total)
+
     @property
     def gradient(self) -> Array:
         """``p = sign * P_x sum_h w_h grad b_h``, shape (m, d)."""
-        with np.errstate(over="ignore"):
-            total = np.einsum("hm,hmd->md", self._weighted_mobility, self.log_mobility_gradient)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = self._pull(self._weighted_mobility)
         return _finite(self.sign * total, "gradient", self.heads)
 
     @property
@@ -119,13 +131,14 @@ class Fields:
     def gradient_velocity(self) -> Array:
         """``v_grad = -p / bhat``, shape (m, d)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            total = np.einsum("hm,hmd->md", self._mobility_ratio, self.log_mobility_gradient)
+            total = self._pull(self._mobility_ratio)
         return _finite(-self.sign * total, "gradient velocity", self.heads)
 
     @cached_property
     def softmax_velocity(self) -> Array:
         """``v_soft = -sign * sum_h w_h grad log b_h``, shape (m, d)."""
-        return -self.sign * np.einsum("h,hmd->md", self.heads.weights, self.log_mobility_gradient)
+        share = np.broadcast_to(self.heads.weights[:, None], self.sums.log_mobility.shape)
+        return -self.sign * self._pull(share)
 
     def velocity(self, kind: str) -> Array:
         """``gradient_velocity`` or ``softmax_velocity``, by name."""
@@ -136,8 +149,7 @@ class Fields:
         """``grad bhat = bhat sum_h w_h (bhat / b_h) grad log b_h``, shape (m, d)."""
         ratio = np.exp(self.log_effective_mobility - self.sums.log_mobility)
         share = self.heads.weights[:, None] * ratio
-        log_gradient = np.einsum("hm,hmd->md", share, self.log_mobility_gradient)
-        return self.effective_mobility[:, None] * log_gradient
+        return self.effective_mobility[:, None] * self._pull(share)
 
     def mobility_weighted(self, weights: Array, vectors: Array, name: str) -> float:
         """``sum_i a_i bhat_i |u_i|^2`` without overflow before the sum itself does."""
@@ -171,7 +183,7 @@ class Fields:
             value = np.asarray(0.5 * self.sign * weights @ density)
         return float(_finite(value, "time derivative of the energy", self.heads))
 
-    def first_variation_hessian(self, index: NDArray[np.intp] | None = None) -> Array:
+    def first_variation_hessian(self, index: NDArray[np.intp] | slice = slice(None)) -> Array:
         r"""Riemannian Hessian of V at the points (or some of them) as ambient matrices (m, d, d).
 
         .. math:: P_x \Big(\sum_h w_h D_h \int y y^T e^{\langle x, D_h y\rangle} d\mu(y) D_h\Big) P_x
@@ -179,18 +191,33 @@ class Fields:
         """
         if self.sums.second is None:
             raise ValueError("these fields were evaluated below order 2: no second moments")
-        matrices = self.heads.matrices
-        part = slice(None) if index is None else index
-        x, mobility = self.at[part], self._weighted_mobility[:, part]
+        x, mobility = self.at[index], self._weighted_mobility[:, index]
         with np.errstate(over="ignore", invalid="ignore"):
-            ambient = np.zeros((x.shape[0], *matrices.shape[1:]))
+            ambient = np.zeros((*x.shape, x.shape[1]))
             radial = np.zeros(x.shape[0])
             # head by head: the temporaries stay (m, d, d)
-            for h, matrix in enumerate(matrices):
-                second = mobility[h][:, None, None] * self.sums.second[h, part]
-                ambient += matrix @ second @ matrix
-                pull = mobility[h][:, None] * (self._mean[h, part] @ matrix)
-                radial += np.einsum("md,md->m", x, pull)
-        tangent = np.eye(x.shape[1]) - x[:, :, None] * x[:, None, :]
-        hessian = tangent @ ambient @ tangent - radial[:, None, None] * tangent
+            for h, matrix in enumerate(self.heads.matrices):
+                second = mobility[h][:, None, None] * self.sums.second[h, index]
+                ambient += _conjugated(second, matrix)
+                radial += mobility[h] * np.einsum("md,md->m", x, self._mean[h, index] @ matrix)
+            hessian = _tangential(ambient, x, radial)
         return _finite(self.sign * hessian, "Hessian of the first variation", self.heads)
+
+
+def _conjugated(symmetric: Array, matrix: Array) -> Array:
+    """``D S D`` for symmetric S (m, d, d), by two products with many rows."""
+    rows = (-1, matrix.shape[0])
+    half = (symmetric.reshape(rows) @ matrix).reshape(symmetric.shape)
+    return (half.swapaxes(1, 2).reshape(rows) @ matrix).reshape(symmetric.shape)
+
+
+def _tangential(ambient: Array, x: Array, radial: Array) -> Array:
+    """``P A P - r P`` for symmetric A (m, d, d) and numbers r (m,)."""
+    normal = np.einsum("mij,mj->mi", ambient, x)
+    along = np.einsum("mi,mi->m", normal, x)
+    # P A P + r x x^T = A - u x^T - x u^T with u = A x - (x^T A x + r) x / 2
+    normal -= ((along + radial) / 2)[:, None] * x
+    outer = normal[:, :, None] * x[:, None, :]
+    result = ambient - outer - outer.swapaxes(1, 2)
+    result[:, np.arange(x.shape[1]), np.arange(x.shape[1])] -= radial[:, None]
+    return result

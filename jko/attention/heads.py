@@ -89,7 +89,7 @@ class Heads:
 
     @property
     def norms(self) -> Array:
-        """Spectral norms |D_h|, shape (H,)."""
+        """Spectral norms ``|D_h|``, shape (H,)."""
         return np.abs(self.eigenvalues).max(axis=1)
 
     @property

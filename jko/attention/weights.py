@@ -23,7 +23,10 @@ __all__ = [
     "OrnsteinUhlenbeck",
     "Oscillating",
     "Perturbed",
+    "TransformerPath",
+    "TransformerReport",
     "WeightPath",
+    "from_transformer",
 ]
 
 Array = NDArray[np.float64]
@@ -31,7 +34,7 @@ NO_BREAKPOINTS = np.empty(0)
 
 
 class WeightPath(ABC):
-    """A time-dependent set of heads."""
+    r"""Time-dependent heads :math:`\Theta_t = \sum_h w_h \delta_{D_h(t)}`."""
 
     @abstractmethod
     def __call__(self, t: float) -> Heads:
@@ -58,7 +61,7 @@ def _require_heads(value: object, name: str) -> Heads:
 
 
 class Frozen(WeightPath):
-    """Heads that do not depend on time."""
+    """Heads that do not depend on time: ``D_h(t) = D_h``."""
 
     def __init__(self, heads: Heads) -> None:
         self.heads = _require_heads(heads, "heads")
@@ -141,7 +144,9 @@ def _rotating_target(dim: int) -> tuple[Array, Array, Array, Array]:
 
 
 class Interpolated(WeightPath):
-    """Matrices given at layer times, linear in between.
+    r"""Matrices given at layer times, linear in between.
+
+    On :math:`[t_k, t_{k+1}]`, :math:`D_h(t) = (1 - s) D_{k,h} + s D_{k+1,h}` with :math:`s = (t - t_k)/(t_{k+1} - t_k)`.
 
     Parameters
     ----------
@@ -256,6 +261,11 @@ class OrnsteinUhlenbeck(Interpolated):
 class FromFunction(WeightPath):
     """A path given by any callable.
 
+    >>> import numpy as np, jko
+    >>> path = jko.weights.FromFunction(lambda t: np.cos(t) * np.eye(3)[None])
+    >>> path(0.0).matrices[0, 0, 0], path.derivative(np.pi / 2)[0, 0, 0].round(12)
+    (np.float64(1.0), np.float64(-1.0))
+
     Parameters
     ----------
     function : callable
@@ -335,3 +345,7 @@ class Perturbed(WeightPath):
     @property
     def dim(self) -> int:
         return self.base.dim
+
+
+# trained transformers are piecewise linear paths: that module needs this one
+from .transformer import TransformerPath, TransformerReport, from_transformer  # noqa: E402

@@ -83,8 +83,8 @@ def _encode_path(path: WeightPath, name: str, arrays: Arrays) -> Description:
     if type(path) is Oscillating:
         _put_heads(path.heads0, name, arrays)
         return {"kind": "oscillating"}
-    if type(path) in (Interpolated, OrnsteinUhlenbeck):
-        return _encode_sampled(path, name, arrays)  # type: ignore[arg-type]
+    if isinstance(path, Interpolated):
+        return _encode_sampled(path, name, arrays)
     if type(path) is Perturbed:
         return {
             "kind": "perturbed",
