@@ -11,9 +11,8 @@ import argparse
 import csv
 from pathlib import Path
 
-import numpy as np
-
 import jko
+import numpy as np
 
 STEPS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 5.0)
 

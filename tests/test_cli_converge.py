@@ -4,11 +4,10 @@ import csv
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
 from jko.cli.app import app
 from jko.cli.converge import orders_table, verdict
 from jko.diagnostics.convergence_table import ConvergenceTable
+from typer.testing import CliRunner
 
 CONFIG = """
 [cloud]

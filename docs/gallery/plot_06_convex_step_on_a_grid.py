@@ -9,7 +9,7 @@ optimum.
 
 import numpy as np
 from jko import AttentionModel, Heads, TokenCloud, proximal_step, sphere
-from jko.plotting_density import plot_density
+from jko.plotting.density import plot_density
 from jko.steps.grid import on_nodes
 
 # %%

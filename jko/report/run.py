@@ -9,8 +9,9 @@ from ..plotting import Illustration
 from ..runs.curve import Curve
 from ..runs.store import StoreError, load_curve
 from .comparison import Comparison
+from .explorer import explorer_head, explorer_html
+from .explorer_data import TOKENS
 from .figures import run_illustrations
-from .globe import TOKENS, globe_html, plotly_script
 from .page import (
     Section,
     badge,
@@ -61,7 +62,7 @@ def write_run_report(run_dir: Path) -> Path:
         good,
         [section for section in _sections(run_dir, comparison, drawn) if section is not None],
         library_versions(),
-        plotly_script() if movement.times.size > 1 else "",
+        explorer_head() if movement.times.size > 1 else "",
     )
     path = run_dir / "report.html"
     path.write_text(text, "utf-8")
@@ -107,7 +108,7 @@ def _sections(
     return [
         Section(key="summary", title="Summary", body=facts(comparison.summary + _stored(run_dir))),
         Section(key="checks", title="Checks", body=_checks(comparison)),
-        _globe(curves) if comparison.movement.times.size > 1 else None,
+        _explorer(curves) if comparison.movement.times.size > 1 else None,
         Section(key="figures", title="Figures", body="\n".join(figure(entry) for entry in drawn)),
         step_section(comparison.movement),
         _config(config) if config.is_file() else None,
@@ -134,18 +135,18 @@ def _checks(comparison: Comparison) -> str:
     return table(("Statement", "Measured", "Verdict"), rows, raw=(2,))
 
 
-def _globe(curves: tuple[Curve, ...]) -> Section:
+def _explorer(curves: tuple[Curve, ...]) -> Section:
     n, dim = curves[0].points.shape[1:]
-    text = "Move the slider to change the time, click a name to hide a curve. "
-    if dim > 2:
-        text = "Drag to turn the sphere. " + text
-    text += "Between saved times tokens are placed along geodesics."
+    text = (
+        "The same tokens along every curve, at the same time. Between saved times tokens are "
+        "placed along geodesics."
+    )
     if dim > 3:
         text += " Axes: the first three principal coordinates of all tokens."
     if n > TOKENS:
         text += f" {TOKENS} of the {n} tokens are shown."
     body = (
-        f'<p>{text}</p><div class="globe">{globe_html(curves)}</div>'
+        f"<p>{text}</p>{explorer_html(curves)}"
         "<noscript><p>The moving picture needs JavaScript; the figures below do not.</p></noscript>"
     )
     return Section(key="motion", title="Tokens over time", body=body, printed=False)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ..plotting import Illustration
 from ..runs.curve import Curve
-from .globe import globe_html, plotly_script
+from .explorer import explorer_head, explorer_html
 from .page import Section, badge, cite_section, figure, page, save_drawings, table
 
 __all__ = ["write_verification_report"]
@@ -90,7 +90,7 @@ def write_verification_report(card: TheoremCard, out: Path) -> Path:
     curves = card.curves()
     sections = [Section(key="card", title="Theorem card", body=_card_table(card.rows))]
     if curves:
-        sections.append(_globe_section(curves))
+        sections.append(_explorer_section(curves))
     if drawn:
         body = "\n".join(figure(entry) for entry in drawn)
         sections.append(Section(key="figures", title="Figures", body=body))
@@ -105,7 +105,7 @@ def write_verification_report(card: TheoremCard, out: Path) -> Path:
         not card.failed,
         sections,
         dict(card.versions),
-        plotly_script() if curves else "",
+        explorer_head() if curves else "",
     )
     path = out / "report.html"
     path.write_text(text, "utf-8")
@@ -133,13 +133,12 @@ def _card_table(rows: Sequence[Row]) -> str:
     return table(head, cells, "card", raw=(3,))
 
 
-def _globe_section(curves: Sequence[Curve]) -> Section:
+def _explorer_section(curves: Sequence[Curve]) -> Section:
     body = (
-        "<p>Three heads, 40 tokens: drag to turn the sphere, move the slider to change "
-        "the time, click a name to hide a curve. JKO stays inside the squares of the gradient "
-        "flow; "
-        "the softmax flow goes elsewhere.</p>"
-        f'<div class="globe">{globe_html(curves)}</div>'
+        "<p>Three heads, 40 tokens, three curves from the same start. With the gradient flow as "
+        "rings: JKO stays inside them, the softmax flow goes elsewhere, and the colour "
+        "<em>defect per token</em> says where it leaves.</p>"
+        f"{explorer_html(curves)}"
         "<noscript><p>The moving picture needs JavaScript; the figures below do not.</p></noscript>"
     )
     return Section(key="motion", title="Tokens over time", body=body, printed=False)

@@ -102,12 +102,20 @@ class Curve:
         return TokenCloud(self.points[index], self.weights[index])
 
     @property
+    def on_nodes(self) -> bool:
+        """Whether the mass moves between fixed nodes: constant points, changing weights."""
+        constant = bool((self.points == self.points[0]).all())
+        return constant and not bool((self.weights == self.weights[0]).all())
+
+    @property
     def final(self) -> TokenCloud:
         """The last cloud."""
         return self.cloud(-1)
 
     def at(self, t: float) -> TokenCloud:
         """The cloud at any time of the span, by geodesic interpolation of the labelled tokens.
+
+        On fixed nodes the weights are interpolated linearly instead.
 
         Raises
         ------
@@ -126,7 +134,7 @@ class Curve:
             return self.cloud(k + 1)
         s = (t - self.times[k]) / (self.times[k + 1] - self.times[k])
         points = sphere.geodesic(self.points[k], self.points[k + 1], np.asarray(s))
-        return TokenCloud(points, self.weights[k])
+        return TokenCloud(points, (1 - s) * self.weights[k] + s * self.weights[k + 1])
 
     def to_xarray(self) -> xarray.Dataset:
         """As an xarray dataset with dimensions time, token, coordinate (and step)."""

@@ -13,6 +13,7 @@ from ..attention.fields import KernelOverflowError
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud
 from ..schemes import JKO, Midpoint, Past, Scheme, make_scheme
+from ..steps.grid import require_on_nodes
 from ..steps.proximal import TOLERANCE, StepOptions
 from ..steps.result import StepError, StepRecord, StepResult, StepStatus
 from ..transport.plan import PlanError
@@ -100,6 +101,8 @@ def minimizing_movement(
         max_evaluations=max_evaluations,
         certify=certify,
     )
+    if solver != "particles":
+        require_on_nodes(cloud, support)
     watch = as_monitor(monitor)
     snapshots = list(earlier)
     if not snapshots:

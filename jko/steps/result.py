@@ -46,6 +46,7 @@ class Certificate:
         ``"network simplex"`` (POT) or ``"potentials"``: with :math:`\psi = -2\tau V` the plan is at most
         :math:`2\tau \sum_i a_i gap_i` above the optimum, which then is what `plan_gap` reports.
     gradient_norm : float
+        On fixed nodes the gap relative to its value at the start; for tokens
         :math:`(\sum_j a_j |g_j/a_j|^2)^{1/2}` relative to its value at the start of the step.
     optimality_gap : float
         Frank-Wolfe gap :math:`\sum_i a_i gap_i`, in units of energy: a bound if ``proven``,

@@ -9,7 +9,7 @@ gains about :math:`|p| h = \hat b |v| h`. If :math:`2\tau |v| < h` staying is ch
 
 import numpy as np
 from jko import proximal_step, sphere
-from jko.plotting_density import plot_resolution
+from jko.plotting.density import plot_resolution
 from jko.problems import pure_attraction
 from jko.steps.grid import on_nodes, resolution
 

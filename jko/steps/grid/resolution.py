@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from ... import sphere
-
 __all__ = ["Resolution", "node_spacing"]
 
 Array = NDArray[np.float64]
@@ -80,7 +78,7 @@ def measure_resolution(
 
     ``transport`` is :math:`W^2/(2\tau)`.
     """
-    length = sphere._norm(gradient)
+    length = np.linalg.norm(gradient, axis=1)
     slope_squared = float(mass @ (length**2 / mobility))
     travel_squared = float(mass @ (step * length / mobility) ** 2)
     spacing = node_spacing(nodes)

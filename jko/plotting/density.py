@@ -22,11 +22,11 @@ from matplotlib.patches import Circle
 from numpy.typing import NDArray
 from scipy.spatial import SphericalVoronoi
 
-from . import sphere
-from .measures import TokenCloud
-from .plotting.style import PALETTE, legend_above, new_figure, styled
-from .steps.grid import Resolution
-from .steps.grid.resolution import PINNED_RATIO
+from .. import sphere
+from ..measures import TokenCloud
+from ..steps.grid import Resolution
+from ..steps.grid.resolution import PINNED_RATIO
+from .style import PALETTE, legend_above, new_figure, styled
 
 __all__ = ["plot_density", "plot_resolution"]
 
