@@ -109,6 +109,7 @@ def particle_flow(
     system = _System(model, cloud, velocity)
     state = system.initial()
     model.energy(cloud, start)
+    model.heads(end)  # a path that ends before the span does is an error before any work
     # a path that ends earlier is an error now, not after the last good step
     model.heads(end)
     if method in FIXED:

@@ -103,11 +103,9 @@ def minimizing_movement(
     )
     if solver != "particles":
         require_on_nodes(cloud, support)
+    model.heads(end)  # a path that ends before the span does is an error before any work
     watch = as_monitor(monitor)
-    snapshots = list(earlier)
-    if not snapshots:
-        snapshots.append(_initial(model, cloud, start))
-        watch.snapshot(snapshots[0])
+    snapshots = list(earlier) or [_initial(model, cloud, start)]
     if step is None:
         pieces = _adaptive_steps(model, snapshots[-1], end, float(rtol or 0), options)
     else:
@@ -115,6 +113,8 @@ def minimizing_movement(
         pieces = _fixed_steps(model, stepper, snapshots, times, options)
     status, detail = CurveStatus.COMPLETE, ""
     try:
+        if not earlier:
+            watch.snapshot(snapshots[0])
         for stop, result in pieces:
             snapshots.append(_snapshot(model, stop, result))
             watch.snapshot(snapshots[-1])
