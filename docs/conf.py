@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
     "sphinxcontrib.bibtex",
+    "site_explorer",
     "site_figures",
     "site_references",
 ]

@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from .. import sphere
 from .heads import Heads
@@ -73,7 +72,10 @@ class Fields:
         """Logarithm of the harmonic mean ``bhat``, shape (m,)."""
         if self.heads.count == 1:
             return self.sums.log_mobility[0]
-        return -logsumexp(-self.sums.log_mobility, axis=0, b=self.heads.weights[:, None])
+        active = self.heads.weights > 0
+        logs = self.sums.log_mobility[active]
+        low: Array = logs.min(axis=0)
+        return low - np.log(self.heads.weights[active] @ np.exp(low - logs))
 
     @property
     def effective_mobility(self) -> Array:

@@ -20,14 +20,14 @@ function start(root) {
 
   function readout(panel) {
     const curve = data.curves[panel.index], parts = [];
-    const value = (line) => format(pick(line.v, place(line.t, state.time)), 4);
+    const value = (line, digits = 4) => format(pick(line.v, place(line.t, state.time)), digits);
     parts.push(`E ${value(curve.energy)}`);
-    if (curve.slope) parts.push(`G² ${value(curve.slope)}`, `defect rate ${value(curve.defect)}`);
+    if (curve.slope) parts.push(`G² ${value(curve.slope, 3)}`, `defect rate ${value(curve.defect, 3)}`);
     const colour = data.colours.find((c) => c.key === state.colour);
-    if (state.follow !== null && colour) {
+    if (state.follow !== null && state.follow < curve.n && colour) {
       const s = shade(data, colour, panel.index, state.follow, state.position);
       const least = colour.floor && s === 0 && colour.high > 0 ? "≤ " : "";
-      parts.push(`#${data.tokens[state.follow]}: ${least}${format(scaleValue(colour, s), 3)}`);
+      parts.push(`#${curve.tokens[state.follow]}: ${least}${format(scaleValue(colour, s), 3)}`);
     }
     panel.readout.textContent = parts.join(" · ");
   }
@@ -56,7 +56,6 @@ function start(root) {
     const last = data.times.length - 1;
     state.playing = on && last > 0;
     button.textContent = state.playing ? "❚❚ Pause" : "▶ Play";
-    button.setAttribute("aria-pressed", String(state.playing));
     if (!state.playing) return;
     if (state.position >= last) moveTo(0);
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -82,7 +81,7 @@ function start(root) {
 
   function follow(token) {
     state.follow = token;
-    find(".follow").value = token === null ? "" : String(data.tokens[token]);
+    find(".follow").value = token === null ? "" : String(data.curves[0].tokens[token]);
     refresh();
   }
 
@@ -102,8 +101,9 @@ function start(root) {
   find(".ghost")?.addEventListener("change", (event) => { state.ghost = event.target.checked; refresh(); });
   find(".follow").addEventListener("change", (event) => {
     if (event.target.value === "") return follow(null);
-    const wanted = +event.target.value, distance = (i) => Math.abs(data.tokens[i] - wanted);
-    follow(data.tokens.reduce((best, _, i) => (distance(i) < distance(best) ? i : best), 0));
+    const wanted = +event.target.value, tokens = data.curves[0].tokens;
+    const distance = (i) => Math.abs(tokens[i] - wanted);
+    follow(tokens.reduce((best, _, i) => (distance(i) < distance(best) ? i : best), 0));
   });
   for (const panel of panels) handleGlobe(data, state, panel, { refresh, follow, toggle: () => play(!state.playing) });
   for (const chart of charts)
@@ -131,7 +131,7 @@ function legend(root, data, key) {
   bar.hidden = !colour;
   if (!colour) return;
   const zero = colour.high === 0;
-  const kinds = { log: "log scale", linear: "linear scale" };
+  const kinds = { log: "log", linear: "linear" };
   const text = zero ? ["zero everywhere", "", ""] : 
     [(colour.floor ? "≤ " : "") + format(colour.low, 3), format(colour.high, 3),
       [colour.unit, kinds[colour.scale]].filter((word) => word).join(", ")];
@@ -184,10 +184,10 @@ function handleGlobe(data, state, panel, { refresh, follow, toggle }) {
 
 /** The front token within 14 pixels of a place, or none. */
 function nearest(data, state, panel, x, y) {
-  const frame = positions(data, data.curves[panel.index], state.position);
+  const curve = data.curves[panel.index], frame = positions(data, curve, state.position);
   const { at, cam } = panel;
   let best = null, least = 14;
-  for (let i = 0; i < data.n; i++) {
+  for (let i = 0; i < curve.n; i++) {
     if (data.dim === 3 && dot(cam.out, frame, 3 * i) < 0) continue;
     const distance = Math.hypot(at.x + at.radius * dot(cam.right, frame, 3 * i) - x,
       at.y - at.radius * dot(cam.up, frame, 3 * i) - y);

@@ -24,11 +24,11 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 SCRIPTS = ("explorer_data.js", "explorer_globe.js", "explorer_chart.js", "explorer.js")
 
-#: Title, accessible name and unit of the charts.
+#: Title, unit and accessible name of the charts.
 CHARTS = {
-    "energy": ("Energy E", "Energy over time"),
-    "slope": ("Squared slope G² [energy / time]", "Squared slope over time"),
-    "defect": ("Defect rate [energy / time]", "Defect rate of the softmax velocity over time"),
+    "energy": ("Energy E", "", "Energy over time"),
+    "slope": ("Squared slope G²", "energy / time", "Squared slope over time"),
+    "defect": ("Defect rate", "energy / time", "Defect rate of the softmax velocity over time"),
 }
 
 KEYS = (
@@ -61,8 +61,8 @@ def explorer_html(curves: Sequence[Curve]) -> str:
     Parameters
     ----------
     curves : sequence of Curve
-        One to four, of the same tokens in the same dimension, that share a span of time; the
-        first sets the stops of the slider.
+        One to four, in the same dimension, that share a span of time; the first sets the stops
+        of the slider.
     """
     data = explorer_data(curves)
     panels = "\n".join(_panel(curve, k, data["dim"]) for k, curve in enumerate(curves))
@@ -145,12 +145,12 @@ def _controls(data: dict[str, Any]) -> str:
     )
     return f"""<div class="controls">
 <div class="play-row">
-<button type="button" class="play"{dead} aria-pressed="false">▶ Play</button>
+<button type="button" class="play"{dead}>▶ Play</button>
 <label class="time"><span class="sr">time</span><input type="range" min="0" max="{last}" step="1" value="0"{dead}></label>
 <output class="now"></output>
 </div>
 <label>colour <select>{options}</select></label>
-<label>follow token <input type="number" class="follow" min="0" max="{data["count"]}" placeholder="none"></label>
+<label>token <input type="number" class="follow" aria-label="token to follow" min="0" max="{data["count"]}" placeholder="none"></label>
 <label><input type="checkbox" class="trails"> trails</label>
 {ghost}<span class="bar" hidden><span class="low"></span><span class="ramp"></span>
 <span class="high"></span><span class="unit"></span></span>
@@ -167,10 +167,11 @@ def _panel(curve: Curve, index: int, dim: int) -> str:
     )
 
 
-def _chart(key: str, title: str, label: str) -> str:
+def _chart(key: str, title: str, unit: str, label: str) -> str:
     # an energy may be negative; the rates are not
     log = '<label><input type="checkbox"> log</label>' if key != "energy" else ""
+    small = f" <small>{escape(unit)}</small>" if unit else ""
     return (
-        f'<div class="chart" data-key="{key}"><h3>{escape(title)}{log}</h3>\n'
+        f'<div class="chart" data-key="{key}"><h3>{escape(title)}{small}{log}</h3>\n'
         f'<canvas role="img" aria-label="{escape(label, quote=True)}"></canvas></div>'
     )

@@ -42,9 +42,11 @@ function niceStep(width, count) {
 
 function read(root) {
   const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
-  const n = data.tokens.length, width = Math.min(data.dim, 3);
-  data.n = n;
+  const width = Math.min(data.dim, 3);
   for (const curve of data.curves) {
+    const n = curve.tokens.length;
+    curve.n = n;
+    if (curve.masses) curve.masses = unpack(curve.masses, Uint16Array);
     const raw = unpack(curve.points, Int16Array);
     curve.points = data.times.map((_, k) => {
       const frame = new Float32Array(3 * n);
@@ -79,10 +81,16 @@ function positions(data, curve, position) {
 
 /** Place of a token's value on the colour scale, in [0, 1]. */
 function shade(data, colour, index, token, position) {
-  const values = colour.values[index], k = Math.floor(position), s = position - k;
-  const here = values[k * data.n + token];
-  const next = s === 0 ? here : values[(k + 1) * data.n + token];
+  const values = colour.values[index], n = data.curves[index].n, k = Math.floor(position), s = position - k;
+  const here = values[k * n + token];
+  const next = s === 0 ? here : values[(k + 1) * n + token];
   return ((1 - s) * here + s * next) / 65535;
+}
+
+/** Radius of a token relative to that of the mean weight; on fixed nodes it changes. */
+function tokenSize(curve, token, position) {
+  if (!curve.masses) return curve.sizes[token];
+  return curve.masses[Math.round(position) * curve.n + token] / 10000;
 }
 
 function scaleValue(colour, s) {

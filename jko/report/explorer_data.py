@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plotting.style import curve_color, curve_label, line_style
-from ..plotting.tokens import common_times, principal_coordinates
+from ..plotting.tokens import Principal, common_times, principal_coordinates
 from ..runs.curve import Curve
 
-__all__ = ["TOKENS", "explorer_data", "stop_times"]
+__all__ = ["TOKENS", "explorer_data", "shown_tokens", "stop_times"]
 
 Array = NDArray[np.float64]
 
@@ -58,14 +58,12 @@ class Values:
 def explorer_data(curves: Sequence[Curve]) -> dict[str, Any]:
     """Everything that ``explorer.js`` needs, of at least one curve."""
     n, dim = curves[0].points.shape[1:]
-    tokens = np.unique(np.linspace(0, n - 1, min(n, TOKENS)).round().astype(np.intp))
-    times = stop_times(curves, tokens.size)
+    times = stop_times(curves)
     place = principal_coordinates(curves) if dim > 3 else None
-    values, note = _all_values(curves, times, tokens)
+    values, note = _all_values(curves, times)
     drawn = []
     for k, curve in enumerate(curves):
-        points = np.stack([curve.at(float(t)).points[tokens] for t in times])
-        entry = _curve(curve, points if place is None else place(points), tokens)
+        entry = _curve(curve, times, place)
         if values:
             entry["slope"] = _line(times, values[k].slope)
             entry["defect"] = _line(times, values[k].defect)
@@ -75,7 +73,6 @@ def explorer_data(curves: Sequence[Curve]) -> dict[str, Any]:
         "dim": min(int(dim), 4),
         "axes": [f"{'x' if place is None else 'PC'}{k + 1}" for k in range(min(dim, 3))],
         "count": int(n) - 1,
-        "tokens": tokens.tolist(),
         "times": _significant(times, 10),
         "curves": drawn,
         "charts": ["energy", "slope", "defect"] if values else ["energy"],
@@ -86,7 +83,13 @@ def explorer_data(curves: Sequence[Curve]) -> dict[str, Any]:
     }
 
 
-def stop_times(curves: Sequence[Curve], tokens: int) -> Array:
+def shown_tokens(curve: Curve) -> NDArray[np.intp]:
+    """Indices of the tokens that are drawn: all, or equispaced ones of a large cloud."""
+    n = curve.points.shape[1]
+    return np.unique(np.linspace(0, n - 1, min(n, TOKENS)).round().astype(np.intp))
+
+
+def stop_times(curves: Sequence[Curve]) -> Array:
     """Stops of the slider: saved times of the first curve in the span that all curves cover.
 
     Long runs are thinned; the intervals of short ones are divided into equal parts.
@@ -94,7 +97,7 @@ def stop_times(curves: Sequence[Curve], tokens: int) -> Array:
     span = common_times(curves, 2)
     if span.size < 2:
         return span
-    most = int(np.clip(_affordable(curves, tokens), FEWEST, STOPS))
+    most = int(np.clip(_affordable(curves), FEWEST, STOPS))
     saved = curves[0].times
     saved = np.unique([*span, *saved[(saved > span[0]) & (saved < span[1])]])
     chosen = np.linspace(0, saved.size - 1, min(saved.size, most)).round().astype(np.intp)
@@ -106,9 +109,9 @@ def stop_times(curves: Sequence[Curve], tokens: int) -> Array:
     return times
 
 
-def _affordable(curves: Sequence[Curve], tokens: int) -> float:
+def _affordable(curves: Sequence[Curve]) -> float:
     """Number of stops that the size of the page and the work allow."""
-    size = COORDINATES / (3 * len(curves) * tokens)
+    size = COORDINATES / sum(3 * shown_tokens(curve).size for curve in curves)
     return min(size, WORK / max(_work(curves), 1.0))
 
 
@@ -123,22 +126,20 @@ def _work(curves: Sequence[Curve]) -> float:
     return total
 
 
-def _all_values(
-    curves: Sequence[Curve], times: Array, tokens: NDArray[np.intp]
-) -> tuple[list[Values], str]:
+def _all_values(curves: Sequence[Curve], times: Array) -> tuple[list[Values], str]:
     """Values of all curves, or none and why."""
     if any(curve.model is None for curve in curves):
         return [], "No colours and slopes: the weight path of this run was not stored."
     if _work(curves) * FEWEST > 3 * WORK:
         return [], "No colours and slopes: they would cost too much for this many tokens."
     try:
-        return [_values(curve, times, tokens) for curve in curves], ""
+        return [_values(curve, times) for curve in curves], ""
     except ArithmeticError as problem:
         return [], f"No colours and slopes: {problem}."
 
 
-def _values(curve: Curve, times: Array, tokens: NDArray[np.intp]) -> Values:
-    model = curve.model
+def _values(curve: Curve, times: Array) -> Values:
+    model, tokens = curve.model, shown_tokens(curve)
     assert model is not None
     rows: dict[str, list[Any]] = {name: [] for name in Values.__annotations__}
     for t in times:
@@ -155,9 +156,12 @@ def _values(curve: Curve, times: Array, tokens: NDArray[np.intp]) -> Values:
     return Values(**{name: np.array(row) for name, row in rows.items()})
 
 
-def _curve(curve: Curve, points: Array, tokens: NDArray[np.intp]) -> dict[str, Any]:
-    """A curve's look, its positions (m, n, <= 3), and its energy at saved times."""
-    relative = curve.weights[0][tokens] * curve.points.shape[1]
+def _curve(curve: Curve, times: Array, place: Principal | None) -> dict[str, Any]:
+    """A curve's look, its positions (m, n, <= 3) at the stops, its energy at saved times."""
+    tokens = shown_tokens(curve)
+    clouds = [curve.at(float(t)) for t in times]
+    points = np.stack([cloud.points[tokens] for cloud in clouds])
+    points = points if place is None else place(points)
     index = np.linspace(0, curve.times.size - 1, min(curve.times.size, LINE))
     saved = np.unique(index.round().astype(np.intp))
     return {
@@ -165,10 +169,20 @@ def _curve(curve: Curve, points: Array, tokens: NDArray[np.intp]) -> dict[str, A
         "color": curve_color(curve),
         "dashed": line_style(curve) != "-",
         "marks": curve.kind == "movement" and saved.size <= 61,
+        "tokens": tokens.tolist(),
         "points": _pack(np.round(32767 * np.clip(points, -1, 1)), "<i2"),
-        "sizes": np.round(np.sqrt(np.clip(relative, 0.25, 4.0)), 2).tolist(),
+        **_sizes(curve, np.stack([cloud.weights[tokens] for cloud in clouds])),
         "energy": _line(curve.times[saved], curve.energy[saved]),
     }
+
+
+def _sizes(curve: Curve, weights: Array) -> dict[str, Any]:
+    """Radii for areas in proportion to the weights (m, n), as far as they can be told apart."""
+    relative = weights * curve.points.shape[1]
+    if curve.on_nodes:
+        radii = np.sqrt(np.clip(relative, 0.0, 9.0))
+        return {"masses": _pack(np.round(10_000 * radii), "<u2")}
+    return {"sizes": np.round(np.sqrt(np.clip(relative[0], 0.25, 4.0)), 2).tolist()}
 
 
 def _line(times: Array, values: Array) -> dict[str, list[float]]:

@@ -107,7 +107,7 @@ function drawTrail(data, curve, frames, token, cam, at, pen, heavy) {
 
 /** Tokens from the back to the front. */
 function drawTokens(data, state, index, frame, cam, at, pen) {
-  const { ctx } = pen, curve = data.curves[index], n = data.n;
+  const { ctx } = pen, curve = data.curves[index], n = curve.n;
   const colour = data.colours.find((c) => c.key === state.colour);
   const depth = Float32Array.from({ length: n }, (_, i) => dot(cam.out, frame, 3 * i));
   const order = Uint16Array.from({ length: n }, (_, i) => i);
@@ -122,7 +122,7 @@ function drawTokens(data, state, index, frame, cam, at, pen) {
       ? data.ramp[Math.round(255 * shade(data, colour, index, i, state.position))] : curve.color;
     ctx.strokeStyle = colour ? "rgba(20,26,32,0.75)" : "#fff";
     ctx.beginPath();
-    ctx.arc(x, y, Math.max(1.8, base * curve.sizes[i]), 0, 2 * Math.PI);
+    ctx.arc(x, y, Math.max(1.2, base * tokenSize(curve, i, state.position)), 0, 2 * Math.PI);
     ctx.fill();
     ctx.stroke();
     if (i === state.follow) {
@@ -130,7 +130,7 @@ function drawTokens(data, state, index, frame, cam, at, pen) {
       ctx.lineWidth = 2.5;
       ctx.strokeStyle = INK;
       ctx.beginPath();
-      ctx.arc(x, y, base * curve.sizes[i] + 5, 0, 2 * Math.PI);
+      ctx.arc(x, y, base * tokenSize(curve, i, state.position) + 5, 0, 2 * Math.PI);
       ctx.stroke();
       ctx.lineWidth = colour ? 0.9 : 0.7;
     }
@@ -138,18 +138,19 @@ function drawTokens(data, state, index, frame, cam, at, pen) {
   ctx.globalAlpha = 1;
 }
 
-function drawRings(data, curve, frame, cam, at, pen, colour) {
-  const { ctx } = pen, base = at.radius * clip(0.036 * Math.sqrt(60 / data.n), 0.011, 0.036);
+function drawRings(data, curve, position, cam, at, pen, colour) {
+  const { ctx } = pen, base = at.radius * clip(0.036 * Math.sqrt(60 / curve.n), 0.011, 0.036);
+  const frame = positions(data, curve, position);
   ctx.strokeStyle = colour;
   ctx.lineWidth = 1.6;
-  for (let i = 0; i < data.n; i++) {
+  for (let i = 0; i < curve.n; i++) {
     const depth = data.dim === 2 ? 1 : dot(cam.out, frame, 3 * i);
     if (data.dim === 3 && depth < 0) continue;
     ctx.globalAlpha = strength(data, depth);
     ctx.beginPath();
     ctx.arc(at.x + at.radius * dot(cam.right, frame, 3 * i),
       at.y - at.radius * dot(cam.up, frame, 3 * i),
-      base * curve.sizes[i] + 2.5, 0, 2 * Math.PI);
+      base * tokenSize(curve, i, position) + 2.5, 0, 2 * Math.PI);
     ctx.stroke();
   }
   ctx.globalAlpha = 1;
@@ -163,14 +164,14 @@ function drawGlobe(data, state, panel) {
   drawBackground(data, cam, at, pen);
   const past = [...curve.points.slice(0, Math.floor(state.position) + 1), frame];
   if (state.trails)
-    for (let i = 0; i < data.n; i++) drawTrail(data, curve, past, i, cam, at, pen, false);
-  if (state.follow !== null) drawTrail(data, curve, past, state.follow, cam, at, pen, true);
+    for (let i = 0; i < curve.n; i++) drawTrail(data, curve, past, i, cam, at, pen, false);
+  if (state.follow !== null && state.follow < curve.n) drawTrail(data, curve, past, state.follow, cam, at, pen, true);
   drawTokens(data, state, panel.index, frame, cam, at, pen);
   if (state.ghost && panel.index !== data.ghost) {
     const other = data.curves[data.ghost];
     // among the colours of values, the curve's own colour would be lost
     const colour = state.colour === "plain" ? other.color : INK;
-    drawRings(data, other, positions(data, other, state.position), cam, at, pen, colour);
+    drawRings(data, other, state.position, cam, at, pen, colour);
   }
   panel.at = at;
   panel.cam = cam;

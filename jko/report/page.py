@@ -31,11 +31,11 @@ __all__ = [
 
 #: The browser may run what is in the page and show data in the page; nothing else.
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:; worker-src blob:"
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; font-src data:"
 )
 
-PACKAGES = ("jko", "numpy", "scipy", "POT", "matplotlib", "plotly")
+PACKAGES = ("jko", "numpy", "scipy", "POT", "matplotlib")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ class PotentialBounds:
     concavity : float
         :math:`\mathrm{Hess}\, V \ge -` this.
     hessian_lipschitz : float
-        Lipschitz constant of the Hessian along geodesics.
+        Lipschitz constant of the Hessian along geodesics; infinite where it was not asked for.
     """
 
     lower: float
@@ -53,8 +53,13 @@ class PotentialBounds:
     hessian_lipschitz: float
 
     @classmethod
-    def of_measure(cls, points: Array, weights: Array, heads: Heads, sign: int) -> PotentialBounds:
-        """From ``r = |D_h y_j|`` of every head and source: O(n H)."""
+    def of_measure(
+        cls, points: Array, weights: Array, heads: Heads, sign: int, third: bool = True
+    ) -> PotentialBounds:
+        """From ``r = |D_h y_j|`` of every head and source: O(n H).
+
+        ``third``: whether to bound the third derivatives, which takes a large table.
+        """
         strengths = source_strengths(points, heads)
         mass = heads.weights[:, None] * weights
         peak = _gradient_peak(strengths)
@@ -64,11 +69,14 @@ class PotentialBounds:
         else:
             lower = -float((mass * np.exp(strengths)).sum())
             concavity = float((mass * _tabulated(strengths, _convexity_density)).sum())
+        steepest = np.inf
+        if third:
+            steepest = float((mass * _tabulated(strengths, _third_density)).sum())
         return cls(
             lower=lower,
             lipschitz=float((mass * peak).sum()),
             concavity=concavity,
-            hessian_lipschitz=float((mass * _tabulated(strengths, _third_density)).sum()),
+            hessian_lipschitz=steepest,
         )
 
 

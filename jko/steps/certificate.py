@@ -16,13 +16,13 @@ With V the first variation at the new measure, token ``i`` must minimise
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import sphere
-from ..transport.cost import SourceCost, theta_cot_theta
+from ..transport.cost import SourceCost, any_log, theta_cot_theta
 from .bounds import PotentialBounds
 from .branch import Curvature, branch_and_bound
 from .cells import Cells
@@ -109,16 +109,18 @@ def local_gap(problems: TokenProblems, at: Evaluation, coupling: Coupling) -> Ga
     if not provable(problems, coupling):
         return GapReport.unchecked(at.points)
     value = token_values(problems, at, coupling)
-    gap, proven = local_proof(problems, at, value, _global_bounds(problems, at))
+    gap, proven = local_proof(problems, at, value, _global_bounds(problems, at, third=False))
     if at.points.shape[1] <= 3 and (~proven).sum() > SURVEY_TOKENS:
         gap, proven = local_proof(problems, at, value, _surveyed_bounds(problems, at))
     return GapReport(gap=gap, proven=proven, decided=proven, competitor=at.points)
 
 
-def _global_bounds(problems: TokenProblems, at: Evaluation) -> PotentialBounds:
+def _global_bounds(
+    problems: TokenProblems, at: Evaluation, third: bool = True
+) -> PotentialBounds:
     problem = problems.problem
     heads, sign = at.fields.heads, problem.model.sign
-    return PotentialBounds.of_measure(at.points, problem.weights, heads, sign)
+    return PotentialBounds.of_measure(at.points, problem.weights, heads, sign, third)
 
 
 def full_gap(
@@ -134,6 +136,8 @@ def full_gap(
     decided[open_tokens] = True
     starts = None
     if low_dimension and open_tokens.size:
+        if at.fields.sums.second is None:
+            at = replace(at, fields=problems.fields(at.points, 2))
         branch = branch_and_bound(problems, at, value, open_tokens)
         gap[open_tokens], proven[open_tokens] = branch.gap, branch.proven
         open_tokens = open_tokens[~branch.proven]
@@ -164,13 +168,14 @@ def local_proof(
 
     A competitor ``y`` has ``bhat d^2/(2 tau) <= f_i(y_i) - V(y)``; with ``V(y) >= V_low``, or with
     ``V(y) >= V(x_i) - L d`` and ``e = max(f_i(y_i) - V(x_i), 0)``, this bounds its distance ``d``.
+    In the second, ``V(x_i) >= V(y_i) + <grad V(y_i), log x_i> - concavity d(x_i, y_i)^2 / 2`` needs
+    no value at ``x_i``: near a minimum of ``f_i`` it leaves ``e = 0`` wherever ``kappa_i > 0``.
     """
     problem, cost = problems.problem, problems.anchors[0].cost
     mobility = cost.mobility
     noise = RESOLUTION * np.maximum(np.abs(value), 1)
     by_lower = np.sqrt(2 * problem.step * (value - bounds.lower + noise) / mobility)
-    at_source = problems.fields(cost.points, 0).first_variation
-    excess = np.maximum(value - at_source, 0) + noise
+    excess = np.maximum(value - _source_floor(cost.points, at, bounds), 0) + noise
     slope = bounds.lipschitz
     by_slope = (problem.step / mobility) * (
         slope + np.sqrt(slope**2 + 2 * mobility * excess / problem.step)
@@ -183,6 +188,15 @@ def local_proof(
     gradient = np.einsum("nd,nd->n", at.gradient, at.gradient)
     gap = np.where(proven, gradient / (2 * np.where(proven, kappa, 1)), 0)
     return gap, proven
+
+
+def _source_floor(sources: Array, at: Evaluation, bounds: PotentialBounds) -> Array:
+    """Lower bounds of V at the sources, from its value and slope at the new positions."""
+    back = any_log(at.points, sources)
+    slope = np.einsum("nd,nd->n", at.fields.gradient, back)
+    floor: Array = at.fields.first_variation + slope
+    floor -= bounds.concavity / 2 * np.einsum("nd,nd->n", back, back)
+    return floor
 
 
 def _multi_start(problems: TokenProblems, at: Evaluation, tokens: IntArray) -> Array:

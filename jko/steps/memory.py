@@ -40,8 +40,8 @@ def step_bytes(n: int, dim: int, heads: int, nodes: int = 0) -> int:
 
     Counts the results of the kernel passes that are alive at once (``H (2 + d + d^2)`` numbers
     a token, the last term up to d = 8), the pairs of L-BFGS, the preconditioner and the vectors
-    of the method.  Where the transport problem has to be solved its dense plan comes on top, see
-    `jko.transport.plan.plan_bytes`.
+    of the method; a step that converges quickly takes about half.  Where the transport problem
+    has to be solved its dense plan comes on top, see `jko.transport.plan.plan_bytes`.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def step_bytes(n: int, dim: int, heads: int, nodes: int = 0) -> int:
     second = dim**2 if dim <= BLOCK_DIMENSION else 0
     kernel_pass = 2 * dim + heads * (2 + dim + second)
     pairs = 2 * dim * remembered_pairs(n, dim)
-    vectors = dim**2 + 10 * dim + 10
+    vectors = second + 10 * dim + 10
     along = nodes * (heads * (3 + 2 * dim) + 8 * dim)
     return int(8 * n * MARGIN * (ALIVE * kernel_pass + pairs + vectors + along))
 

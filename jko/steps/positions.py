@@ -27,6 +27,9 @@ __all__ = ["PositionsResult", "minimise_positions"]
 
 Array = NDArray[np.float64]
 
+#: An iteration is fast if it lowers the gradient norm to this share.
+FAST = 0.1
+
 #: Eigenvalues of the preconditioner are at least this share of the transport stiffness.
 FLOOR = 1e-2
 
@@ -51,13 +54,16 @@ class Preconditioner:
     """Token-wise inverse of the Hessian blocks, made positive definite on the tangent space.
 
     Eigenvalues are replaced by their absolute value, at least a hundredth of the transport
-    stiffness of the token.
+    stiffness of the token.  In high dimension, without second moments, a block is the transport
+    stiffness alone: a number, no matrix.
     """
 
     def __init__(self, objective: Objective, at: Evaluation) -> None:
         points = at.points
         stiffness = np.abs(objective.problem.stiffness)
-        self._points = points
+        if at.fields.sums.second is None:
+            self._inverse = 1 / stiffness[:, None, None]
+            return
         self._inverse = np.empty((*points.shape, points.shape[1]))
         count = points.shape[0]
         size = TOKEN_BLOCK if objective.coupling.identity else count
@@ -72,9 +78,11 @@ class Preconditioner:
 
         run_tasks(task, range(0, count, size), BLOCK_WORK * count)
 
-    def __call__(self, v: Array) -> Array:
-        """Apply the inverse to tangent vectors (n, d)."""
-        return sphere.project(self._points, np.einsum("nij,nj->ni", self._inverse, v))
+    def __call__(self, points: Array, v: Array) -> Array:
+        """Apply the inverse to tangent vectors (n, d) at ``points``, near where it was made."""
+        if self._inverse.shape[1:] == (1, 1):
+            return sphere.project(points, self._inverse[:, 0] * v)
+        return sphere.project(points, np.einsum("nij,nj->ni", self._inverse, v))
 
 
 def _positive_inverse(blocks: Array, floor: Array) -> Array:
@@ -134,22 +142,29 @@ def minimise_positions(
 def _quasi_newton(
     objective: Objective, at: Evaluation, tolerance: float, max_evaluations: int
 ) -> tuple[Evaluation, int, bool]:
+    """L-BFGS; the preconditioner is renewed where it did not make the last iteration fast.
+
+    While it does, evaluations need no second moments, unless others start from the result.
+    """
     space = _Geometry(objective.problem.weights)
     pairs: deque[tuple[Array, Array]] = deque(maxlen=remembered_pairs(*at.points.shape))
     best, since_best = at.norm, 0
     iteration = 0
+    fast, precondition = False, None
     while at.norm > tolerance:
         if objective.evaluations >= max_evaluations or since_best > 15:
             return at, iteration, False
         iteration += 1
-        precondition = Preconditioner(objective, at)
+        if precondition is None:
+            precondition = Preconditioner(objective, at)
         direction = _clip(-_two_loop(space, at, pairs, precondition))
         slope = space.dot(at.gradient, direction)
         if slope >= 0 or not np.isfinite(slope):
             pairs.clear()
-            direction = _clip(-precondition(at.gradient))
+            direction = _clip(-precondition(at.points, at.gradient))
             slope = space.dot(at.gradient, direction)
-        found = _line_search(objective, space, at, direction, slope, max_evaluations)
+        order = 1 if fast and not objective.problem.labelled else objective.order
+        found = _line_search(objective, space, at, direction, slope, max_evaluations, order)
         if found is None:
             if not pairs:
                 return at, iteration, False
@@ -162,6 +177,9 @@ def _quasi_newton(
         curvature = space.dot(moved, change)
         if curvature > 1e-10 * np.sqrt(space.dot(moved, moved) * space.dot(change, change)):
             pairs.append((moved, change))
+        if not fast:
+            precondition = None
+        fast = new.norm <= FAST * at.norm
         at = new
         since_best = 0 if at.norm < 0.9 * best else since_best + 1
         best = min(best, at.norm)
@@ -190,7 +208,7 @@ def _two_loop(
             alpha = space.dot(s, vector) / sy
             vector = vector - alpha * change
             used.append((s, y, sy, alpha))
-    vector = precondition(vector)
+    vector = precondition(at.points, vector)
     for s, y, sy, alpha in reversed(used):
         coefficient = alpha - space.dot(y, vector) / sy
         vector = vector + coefficient * sphere.project(at.points, s)
@@ -204,6 +222,7 @@ def _line_search(
     direction: Array,
     slope: float,
     max_evaluations: int,
+    order: int,
 ) -> tuple[Evaluation, float] | None:
     """Backtrack from 1 until sufficient decrease, or approximate Wolfe within rounding."""
     # rounding of the sums over tokens grows like a random walk once they are many
@@ -213,7 +232,7 @@ def _line_search(
     for _ in range(30):
         if objective.evaluations >= max_evaluations:
             return None
-        new = objective(sphere.exp(at.points, length * direction))
+        new = objective(sphere.exp(at.points, length * direction), order)
         if new.value <= at.value + SUFFICIENT_DECREASE * length * slope:
             return new, length
         if new.value <= at.value + noise:
@@ -232,6 +251,8 @@ def _truncated_newton(
     """Newton's method, its systems solved by preconditioned conjugate gradients."""
     space = _Geometry(objective.problem.weights)
     iteration = 0
+    if objective.order == 2 and at.fields.sums.second is None:
+        at = objective(at.points)
     while at.norm > tolerance:
         if objective.evaluations >= max_evaluations or iteration >= 50:
             return at, iteration, False
@@ -241,9 +262,10 @@ def _truncated_newton(
         direction = _clip(_newton_direction(objective, space, at, precondition, accuracy))
         slope = space.dot(at.gradient, direction)
         if slope >= 0:
-            direction = _clip(-precondition(at.gradient))
+            direction = _clip(-precondition(at.points, at.gradient))
             slope = space.dot(at.gradient, direction)
-        found = _line_search(objective, space, at, direction, slope, max_evaluations)
+        order = objective.order
+        found = _line_search(objective, space, at, direction, slope, max_evaluations, order)
         if found is None:
             return at, iteration, False
         at = found[0]
@@ -260,7 +282,7 @@ def _newton_direction(
     """Conjugate gradients on ``Hess d = -g``; a direction of negative curvature ends them."""
     solution = np.zeros_like(at.gradient)
     residual = -at.gradient
-    preconditioned = precondition(residual)
+    preconditioned = precondition(at.points, residual)
     search = preconditioned
     energy = space.dot(residual, preconditioned)
     goal = accuracy**2 * energy
@@ -272,7 +294,7 @@ def _newton_direction(
         length = energy / curvature
         solution = solution + length * search
         residual = residual - length * product
-        preconditioned = precondition(residual)
+        preconditioned = precondition(at.points, residual)
         new_energy = space.dot(residual, preconditioned)
         if new_energy <= goal:
             break

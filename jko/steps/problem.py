@@ -241,8 +241,8 @@ class Objective:
     def blocks(self, at: Evaluation, tokens: slice = slice(None)) -> Array:
         """Diagonal blocks of the Hessian per unit mass, as ambient matrices (n, d, d).
 
-        Without second moments (high dimension) the transport part alone.  Parts of the tokens
-        at a time cost the same in all where the coupling is the identity.
+        At an evaluation of order 2.  Parts of the tokens at a time cost the same in all where
+        the coupling is the identity.
         """
         problem, coupling = self.problem, self.coupling
         y = at.points[tokens]
@@ -255,8 +255,7 @@ class Objective:
                 pairs = anchor.cost.hessian(coupling.rows, at.points[coupling.columns])
                 curvature = coupling.per_target(pairs)[tokens]
             total += factor * curvature
-        if at.fields.sums.second is not None:
-            total += at.fields.first_variation_hessian(tokens)
+        total += at.fields.first_variation_hessian(tokens)
         return total
 
     def rounding(self, at: Evaluation) -> float:

@@ -14,6 +14,17 @@ from pathlib import Path
 from ..report import write_verification_report
 from ..report.page import library_versions
 from .card import Card, Claim, Verdict
+from .claims_article import (
+    attractive_clusters,
+    integrable_limits,
+    integrable_regimes,
+    oscillating_bounded_below,
+    oscillating_few_heads,
+    sampled_heads_integrable,
+    slope_exponent,
+    softmax_limits,
+    speed_exponent,
+)
 from .claims_distance import dynamic_bounds, frozen_bounds
 from .claims_flows import (
     article_defect,
@@ -36,6 +47,14 @@ from .claims_schemes import (
     old_mobility_order,
     richardson_order,
     ve2_order,
+)
+from .claims_stability import (
+    defect_identity,
+    gamma_convergence,
+    groenwall,
+    many_heads,
+    mean_field,
+    special_cases,
 )
 from .claims_steps import certificates, descent, discrete_identity, optimal_plans
 from .laboratory import FULL, QUICK, Extent, Laboratory
@@ -80,6 +99,21 @@ CLAIMS: tuple[ClaimFunction, ...] = (
     jko_softmax_limit,
     frozen_bounds,
     dynamic_bounds,
+    speed_exponent,
+    slope_exponent,
+    many_heads,
+    oscillating_bounded_below,
+    oscillating_few_heads,
+    integrable_regimes,
+    sampled_heads_integrable,
+    integrable_limits,
+    softmax_limits,
+    attractive_clusters,
+    groenwall,
+    gamma_convergence,
+    mean_field,
+    special_cases,
+    defect_identity,
 )
 
 
