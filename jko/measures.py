@@ -192,6 +192,13 @@ def _directions(vectors: Array, name: str) -> Array:
     return unit
 
 
+def require_cloud(value: object, name: str = "cloud") -> TokenCloud:
+    """``value``, if it is a token cloud; a clear error otherwise."""
+    if not isinstance(value, TokenCloud):
+        raise TypeError(f"{name} must be a TokenCloud, got {type(value).__name__}")
+    return value
+
+
 def _read_csv(file: Path) -> tuple[Array, Array]:
     lines = [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     names = _header(lines[0]) if lines else []

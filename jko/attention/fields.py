@@ -24,7 +24,8 @@ class KernelOverflowError(OverflowError):
     """A mobility, an energy or a slope exceeds the largest double (about e^709)."""
 
 
-def _finite(value: Array, name: str, heads: Heads) -> Array:
+def finite(value: Array, name: str, heads: Heads) -> Array:
+    """``value``, unless it overflowed; then a `KernelOverflowError` that says what did."""
     if not np.all(np.isfinite(value)):
         raise KernelOverflowError(
             f"the {name} overflows double precision (e^709): the largest head has norm "
@@ -65,7 +66,7 @@ class Fields:
     def head_mobility(self) -> Array:
         """``b_h`` at the points, shape (H, m)."""
         with np.errstate(over="ignore"):
-            return _finite(np.exp(self.sums.log_mobility), "head mobility", self.heads)
+            return finite(np.exp(self.sums.log_mobility), "head mobility", self.heads)
 
     @cached_property
     def log_effective_mobility(self) -> Array:
@@ -81,7 +82,7 @@ class Fields:
     def effective_mobility(self) -> Array:
         """``bhat = 1 / sum_h w_h / b_h``, shape (m,)."""
         with np.errstate(over="ignore"):
-            return _finite(np.exp(self.log_effective_mobility), "effective mobility", self.heads)
+            return finite(np.exp(self.log_effective_mobility), "effective mobility", self.heads)
 
     @cached_property
     def _weighted_mobility(self) -> Array:
@@ -93,13 +94,13 @@ class Fields:
         """``V = sign * sum_h w_h b_h``, shape (m,)."""
         with np.errstate(over="ignore"):
             total = self.sign * self._weighted_mobility.sum(axis=0)
-        return _finite(total, "first variation", self.heads)
+        return finite(total, "first variation", self.heads)
 
     def energy(self, weights: Array) -> float:
         """``E = 1/2 sum_i a_i V(x_i)`` when ``at`` are the measure's own points."""
         with np.errstate(over="ignore"):
             value = np.asarray(0.5 * weights @ self.first_variation)
-        return float(_finite(value, "energy", self.heads))
+        return float(finite(value, "energy", self.heads))
 
     @cached_property
     def log_mobility_gradient(self) -> Array:
@@ -120,7 +121,7 @@ class Fields:
         """``p = sign * P_x sum_h w_h grad b_h``, shape (m, d)."""
         with np.errstate(over="ignore", invalid="ignore"):
             total = self._pull(self._weighted_mobility)
-        return _finite(self.sign * total, "gradient", self.heads)
+        return finite(self.sign * total, "gradient", self.heads)
 
     @property
     def _mobility_ratio(self) -> Array:
@@ -134,7 +135,7 @@ class Fields:
         """``v_grad = -p / bhat``, shape (m, d)."""
         with np.errstate(over="ignore", invalid="ignore"):
             total = self._pull(self._mobility_ratio)
-        return _finite(-self.sign * total, "gradient velocity", self.heads)
+        return finite(-self.sign * total, "gradient velocity", self.heads)
 
     @cached_property
     def softmax_velocity(self) -> Array:
@@ -159,7 +160,7 @@ class Fields:
         with np.errstate(over="ignore", divide="ignore"):
             logs = self.log_effective_mobility + 2 * np.log(lengths)
             total = np.asarray(weights @ np.exp(logs))
-        return float(_finite(total, name, self.heads))
+        return float(finite(total, name, self.heads))
 
     def slope_squared(self, weights: Array) -> float:
         """``G^2 = int |p|^2 / bhat dmu = int bhat |v_grad|^2 dmu``."""
@@ -183,7 +184,7 @@ class Fields:
         with np.errstate(over="ignore", invalid="ignore"):
             density = np.einsum("hm,hm->m", self._weighted_mobility, rates)
             value = np.asarray(0.5 * self.sign * weights @ density)
-        return float(_finite(value, "time derivative of the energy", self.heads))
+        return float(finite(value, "time derivative of the energy", self.heads))
 
     def first_variation_hessian(self, index: NDArray[np.intp] | slice = slice(None)) -> Array:
         r"""Riemannian Hessian of V at the points (or some of them) as ambient matrices (m, d, d).
@@ -203,7 +204,7 @@ class Fields:
                 ambient += _conjugated(second, matrix)
                 radial += mobility[h] * np.einsum("md,md->m", x, self._mean[h, index] @ matrix)
             hessian = _tangential(ambient, x, radial)
-        return _finite(self.sign * hessian, "Hessian of the first variation", self.heads)
+        return finite(self.sign * hessian, "Hessian of the first variation", self.heads)
 
 
 def _conjugated(symmetric: Array, matrix: Array) -> Array:

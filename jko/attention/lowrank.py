@@ -35,7 +35,7 @@ from .. import sphere
 from .._validation import finite_array, finite_number, require_unit
 from ..measures import TokenCloud
 from .factored import FactoredHeads, FactoredPath
-from .fields import Fields, _finite
+from .fields import Fields, finite
 from .kernel import KernelSums
 from .model import AttentionModel
 
@@ -108,7 +108,7 @@ class LowRankFields(Fields):
         with np.errstate(over="ignore", invalid="ignore"):
             density = np.einsum("hm,hm->m", self._weighted_mobility, rates)
             value = np.asarray(0.5 * self.sign * weights @ density)
-        return float(_finite(value, "time derivative of the energy", self.heads))
+        return float(finite(value, "time derivative of the energy", self.heads))
 
 
 def _scores(heads: FactoredHeads, at: Array, points: Array) -> tuple[Array, Array]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .. import sphere
 from .._validation import choice, finite_array, finite_number, require_unit
-from ..measures import TokenCloud
+from ..measures import TokenCloud, require_cloud
 from .evaluators import make_kernel
 from .fields import Fields
 from .heads import Heads
@@ -82,6 +83,7 @@ class AttentionModel:
         ``order`` 0 gives mobilities and energy, 1 adds gradients, 2 second moments.
         """
         t = finite_number(t, "t")
+        require_cloud(cloud)
         heads = self.path(t)
         if cloud.dim != heads.dim:
             raise ValueError(
@@ -92,12 +94,13 @@ class AttentionModel:
             raise ValueError(f"at must have shape (m, {cloud.dim}), got {points.shape}")
         if points is not cloud.points:
             require_unit(points, "at")
+            points = sphere.normalize(points)
         sums = self.kernel.sums(points, cloud.points, cloud.weights, heads.matrices, order)
         return Fields(at=points, heads=heads, sign=self.sign, sums=sums)
 
     def own_fields(self, cloud: TokenCloud, t: float, order: int = 1) -> Fields:
         """`fields` at the tokens of ``cloud`` themselves."""
-        return self.fields(cloud.points, cloud, t, order)
+        return self.fields(require_cloud(cloud).points, cloud, t, order)
 
     def energy(self, cloud: TokenCloud, t: float) -> float:
         r""":math:`E(\mu, t) = \frac{\pm1}{2} \sum_h w_h \sum_{ij} a_i a_j e^{\langle x_i, D_h x_j\rangle}`."""

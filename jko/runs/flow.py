@@ -3,6 +3,7 @@ r"""Direct particle flows, with the integrals of the energy balance carried alon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,7 +15,7 @@ from .. import sphere
 from .._validation import choice, finite_array, positive_number, time_span
 from ..attention.fields import KernelOverflowError
 from ..attention.model import VELOCITIES, AttentionModel
-from ..measures import TokenCloud
+from ..measures import TokenCloud, require_cloud
 from .curve import Curve, CurveStatus
 from .monitors import Monitor, Snapshot, as_monitor
 from .movement import step_times
@@ -96,6 +97,7 @@ def particle_flow(
     kinks the fixed-step methods integrate the explicit change of the energy exactly in time
     (and to second order in the tokens' motion), so that any step keeps the balance meaningful.
     """
+    require_cloud(cloud)
     start, end = time_span(t_span)
     choice(velocity, "velocity", VELOCITIES)
     choice(method, "method", (*ADAPTIVE, *FIXED))
@@ -265,9 +267,11 @@ def _adaptive_pieces(
             continue
         system.kink = np.inf if right == end else float(right)
         bounded = None if first_step is None else min(first_step, right - left)
-        solver = ADAPTIVE[method](system, left, state, right, first_step=bounded, **settings)
+        with _overflow_is_failure(left):
+            solver = ADAPTIVE[method](system, left, state, right, first_step=bounded, **settings)
         while solver.status == "running":
-            message = solver.step()
+            with _overflow_is_failure(solver.t):
+                message = solver.step()
             if solver.status == "failed":
                 raise _IntegratorError(f"at t = {solver.t:g}: {message}")
             if kept is None:
@@ -279,6 +283,19 @@ def _adaptive_pieces(
                     for t in inside:
                         yield float(t), solver.y if t == solver.t else dense(t)
         first_step, state = solver.h_abs if hasattr(solver, "h_abs") else None, solver.y
+
+
+@contextmanager
+def _overflow_is_failure(t: float) -> Iterator[None]:
+    """The solvers square the state in their error norms: integrals above 1e154 overflow there."""
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except FloatingPointError as problem:
+        raise _IntegratorError(
+            f"at t = {t:g}: the integrals of the energy balance overflow double precision in the "
+            "error norm, which squares them (e^709); scale the heads down or take fixed steps"
+        ) from problem
 
 
 def _fixed_pieces(

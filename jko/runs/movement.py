@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import positive_number, time_span
 from ..attention.fields import KernelOverflowError
 from ..attention.model import AttentionModel
-from ..measures import TokenCloud
+from ..measures import TokenCloud, require_cloud
 from ..schemes import JKO, Midpoint, Past, Scheme, make_scheme
 from ..steps.grid import require_on_nodes
 from ..steps.proximal import TOLERANCE, StepOptions
@@ -91,6 +91,7 @@ def minimizing_movement(
     ValueError, TypeError
         For invalid arguments, before any step.
     """
+    require_cloud(cloud)
     start, end = time_span(t_span)
     stepper = _stepper(scheme, step, rtol)
     options = StepOptions(

@@ -17,7 +17,7 @@ from .. import sphere
 from .._validation import finite_number
 from ..attention.heads import Heads
 from ..attention.model import AttentionModel
-from ..measures import TokenCloud
+from ..measures import TokenCloud, require_cloud
 from ..transport.cost import theta_cot_theta
 from .bounds import PotentialBounds
 from .branch import Curvature
@@ -69,6 +69,7 @@ def step_advice(
     ValueError
         If a time is not finite or the dimensions differ.
     """
+    require_cloud(cloud)
     energy_time = t if energy_time is None else finite_number(energy_time, "energy_time")
     mobility = model.effective_mobility(cloud.points, cloud, t)
     heads = model.heads(energy_time)

@@ -111,10 +111,12 @@ def branch_and_bound(
     curvature = Curvature.of(heads, sign, bounds)
     if at.fields.sums.second is None:
         raise ValueError("branch and bound needs an evaluation of order 2")
-    reports = [
-        _decide(problems, at, value, tokens[first : first + TOKEN_BLOCK], curvature)
-        for first in range(0, tokens.size, TOKEN_BLOCK)
-    ]
+    # bounds of very strong heads overflow to infinity, and then prove nothing
+    with np.errstate(over="ignore", invalid="ignore"):
+        reports = [
+            _decide(problems, at, value, tokens[first : first + TOKEN_BLOCK], curvature)
+            for first in range(0, tokens.size, TOKEN_BLOCK)
+        ]
     return BranchReport(
         gap=np.concatenate([report.gap for report in reports]),
         proven=np.concatenate([report.proven for report in reports]),
@@ -297,7 +299,8 @@ def _undecided(
     joint = joint_value - _joint_drop(source, center, angle, stiffness, potential, cell, floor, r)
     target = state.value[token]
     noise = RESOLUTION * np.maximum(np.abs(target), 1)
-    undecided = outside & (np.maximum(separate, joint) <= target + noise)
+    # written so that a bound that overflowed to nothing decides nothing
+    undecided = outside & ~(np.maximum(separate, joint) > target + noise)
     refuted = undecided & (joint_value < target - noise)
     # centers well inside the convex ball only rediscover the token itself
     far = sphere.distance(state.point[token], center) > 2 * state.ball[token]

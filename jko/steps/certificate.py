@@ -176,10 +176,11 @@ def local_proof(
     noise = RESOLUTION * np.maximum(np.abs(value), 1)
     by_lower = np.sqrt(2 * problem.step * (value - bounds.lower + noise) / mobility)
     excess = np.maximum(value - _source_floor(cost.points, at, bounds), 0) + noise
-    slope = bounds.lipschitz
-    by_slope = (problem.step / mobility) * (
-        slope + np.sqrt(slope**2 + 2 * mobility * excess / problem.step)
-    )
+    slope = np.float64(bounds.lipschitz)
+    with np.errstate(over="ignore"):
+        by_slope = (problem.step / mobility) * (
+            slope + np.sqrt(slope**2 + 2 * mobility * excess / problem.step)
+        )
     radius = np.minimum(by_lower, by_slope)
     circle = at.points.shape[1] == 2
     shape = np.ones_like(radius) if circle else theta_cot_theta(np.minimum(radius, np.pi / 2))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from ..attention.fields import Fields
+from ..attention.fields import Fields, finite
 from ..attention.heads import Heads
 from ..attention.model import AttentionModel
 from ..transport.cost import GEODESIC_NODES, GroundCost, SourceCost
@@ -227,7 +227,9 @@ class Objective:
             transport += factor * float(coupling.mass @ anchor.cost.pairs(coupling.rows, at))
             pull = anchor.cost.gradient(coupling.rows, at)
             gradient = gradient + factor * coupling.per_target(pull)
-        norm = float(np.sqrt(problem.weights @ np.einsum("nd,nd->n", gradient, gradient)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            squared = problem.weights @ np.einsum("nd,nd->n", gradient, gradient)
+        norm = float(np.sqrt(finite(squared, "squared gradient of the step", fields.heads)))
         return Evaluation(
             points=y,
             value=transport + energy,

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import choice, finite_number, positive_integer, positive_number
 from ..attention.model import AttentionModel
-from ..measures import TokenCloud
+from ..measures import TokenCloud, require_cloud
 from ..transport.cost import COSTS, ground_cost
 from .grid.step import GRID_SOLVERS, solve_on_support
 from .particles import TokenSolution, solve_tokens
@@ -117,6 +117,7 @@ def proximal_step(
     StepError
         If the result would break ``Phi <= E(mu, t_e)``.
     """
+    require_cloud(cloud)
     t = finite_number(t, "t")
     step = positive_number(step, "step")
     energy_time = t + step if energy_time is None else finite_number(energy_time, "energy_time")

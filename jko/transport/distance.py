@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import sphere
-from ..measures import TokenCloud
+from ..measures import TokenCloud, require_cloud
 from .plan import optimal_plan
 
 __all__ = ["labelled_distance", "wasserstein"]
@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 
 def require_same_dimension(cloud_a: TokenCloud, cloud_b: TokenCloud) -> None:
     """Raise ``ValueError`` if two clouds live on different spheres."""
+    require_cloud(cloud_a, "cloud_a")
+    require_cloud(cloud_b, "cloud_b")
     if cloud_a.dim != cloud_b.dim:
         raise ValueError(
             f"cloud_b must have dimension {cloud_a.dim} like cloud_a, got {cloud_b.dim}"
