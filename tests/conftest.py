@@ -8,10 +8,10 @@ from dataclasses import dataclass
 # tests run in several processes, each of which must not start a thread per core of its own
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
-from jko import AttentionModel, Heads, TokenCloud  # noqa: E402
+import numpy as np
+import pytest
+from hypothesis import settings
+from jko import AttentionModel, Heads, TokenCloud
 
 settings.register_profile("suite", deadline=None, max_examples=25, derandomize=True, database=None)
 settings.load_profile("suite")
