@@ -53,7 +53,9 @@ class StepAdvice:
     @property
     def gain(self) -> float:
         """How many times larger the tightened step is."""
-        return self.tightened / self.guaranteed if np.isfinite(self.guaranteed) else 1.0
+        if not np.isfinite(self.guaranteed):
+            return 1.0
+        return self.tightened / self.guaranteed if self.guaranteed > 0 else np.inf
 
 
 def step_advice(
@@ -76,7 +78,9 @@ def step_advice(
     guaranteed = _guaranteed_step(heads, model.sign, float(mobility.min()), cloud.dim)
     if not np.isfinite(guaranteed):
         return StepAdvice(guaranteed=guaranteed, tightened=guaranteed)
-    tightened = _tightened_step(model, cloud, energy_time, mobility)
+    # bounds of very strong heads overflow to infinity, and then advise nothing
+    with np.errstate(over="ignore", invalid="ignore"):
+        tightened = _tightened_step(model, cloud, energy_time, mobility)
     return StepAdvice(guaranteed=guaranteed, tightened=max(guaranteed, tightened))
 
 

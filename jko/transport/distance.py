@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from ..measures import TokenCloud, require_cloud
-from .plan import optimal_plan
+from .plan import optimal_plan, require_fits
 
 __all__ = ["labelled_distance", "wasserstein"]
 
@@ -31,6 +31,7 @@ def wasserstein(cloud_a: TokenCloud, cloud_b: TokenCloud) -> float:
     clouds may differ in size and weights.  Labels are never assumed: POT finds the plan.
     """
     require_same_dimension(cloud_a, cloud_b)
+    require_fits(cloud_a.n, cloud_b.n)
     cost = sphere.distance_matrix(cloud_a.points, cloud_b.points) ** 2
     return float(np.sqrt(optimal_plan(cost, cloud_a.weights, cloud_b.weights).cost))
 

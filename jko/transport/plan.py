@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
+from .._validation import probability_weights
+
 __all__ = ["OptimalPlan", "PlanError", "PlanTooLargeError", "optimal_plan", "plan_bytes"]
 
 Array = NDArray[np.float64]
@@ -21,6 +23,11 @@ MEMORY_LIMIT = 8 * 2**30
 
 #: Relative tolerance for the mass and the marginals of a returned plan.
 MARGINAL_TOLERANCE = 1e-9
+
+
+#: Plans whose costs all stay below this fraction of the largest cost are solved again at their
+#: own scale (POT's tolerance is absolute, about 1e-14 of the largest).
+FINE_COST = 1e-6
 
 
 class PlanError(RuntimeError):
@@ -69,13 +76,16 @@ def optimal_plan(cost: Array, a: Array, b: Array) -> OptimalPlan:
     Raises
     ------
     ValueError
-        If an entry of the cost is not finite (its index is named).
+        If an entry of the cost is not finite (its index is named), or a weight is invalid.
     PlanTooLargeError
         If the problem would take more than `MEMORY_LIMIT` bytes.
     PlanError
         If POT fails, warns or returns something that is not a coupling.
     """
     require_fits(*cost.shape)
+    cost = np.asarray(cost, dtype=float)
+    a = probability_weights(a, cost.shape[0], "a")
+    b = probability_weights(b, cost.shape[1], "b")
     bad = ~np.isfinite(cost)
     if bad.any():
         row, column = (int(k) for k in np.argwhere(bad)[0])
@@ -102,19 +112,37 @@ def require_fits(n: int, m: int) -> None:
 
 
 def _network_simplex(cost: Array, a: Array, b: Array) -> Array:
+    """An optimal plan, the simplex run at the scale of the costs that the plan pays.
+
+    Where all mass moves by far less than the largest cost, the solver's absolute tolerance
+    swamps the costs that matter.  They are then capped: a cycle of exchanges has at most
+    ``min(n, m)`` edges of the plan found, so an edge dearer than ``min(n, m)`` times the longest
+    of them is in no optimal plan, capped or not.
+    """
+    shifted = cost - cost.min()
+    ceiling = shifted.max()
+    while True:
+        plan = _scaled_simplex(np.minimum(shifted, ceiling), a, b)
+        # rounding of the marginals leaves specks of mass, which say nothing about the scale
+        longest = shifted[plan > 1e-14 * plan.max()].max()
+        lower = (min(cost.shape) + 1) * longest
+        if longest == 0 or longest >= FINE_COST * ceiling or lower >= ceiling:
+            return plan
+        ceiling = lower
+
+
+def _scaled_simplex(cost: Array, a: Array, b: Array) -> Array:
     import ot
 
-    low = cost.min()
-    shifted = cost - low
-    high = shifted.max()
+    high = cost.max()
     if high > 0:
-        shifted /= high
+        cost = cost / high
     a, b = a / a.sum(), b / b.sum()
     limit = 10**6 + 1000 * (a.size + b.size)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            plan, log = ot.emd(a, b, shifted, numItermax=limit, log=True)
+            plan, log = ot.emd(a, b, cost, numItermax=limit, log=True)
         except (UserWarning, AssertionError) as problem:
             raise PlanError(f"the transport solver failed: {problem}") from problem
     if log["result_code"] != 1 or log["warning"] is not None:

@@ -32,7 +32,7 @@ from ..attention.model import AttentionModel
 from ..measures import TokenCloud
 from .cost import SourceCost, any_log
 from .distance import require_same_dimension
-from .plan import optimal_plan
+from .plan import optimal_plan, require_fits
 
 __all__ = ["DynamicDistance", "dynamic_distance", "weighted_distance"]
 
@@ -124,6 +124,7 @@ def weighted_distance(
 
 
 def _frozen_squared(a: TokenCloud, b: TokenCloud, model: AttentionModel, t: float) -> float:
+    require_fits(a.n, b.n)
     cost = SourceCost(a.points, model.effective_mobility(a.points, a, t))
     return optimal_plan(cost.matrix(b.points), a.weights, b.weights).cost
 
