@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jko import AttentionModel, Heads, TokenCloud, sphere
+from jko import AttentionModel, Heads, TokenCloud, proximal_step, sphere
 from jko.attention import sharded
-from jko.attention.sharded import ShardedCloud, sharded_fields
+from jko.attention.sharded import ShardedCloud, sharded_fields, sharded_fields_at
+from jko.problems import reference_case
+from jko.steps import sharded as sharded_steps
+from jko.steps.sharded import sharded_step
 
 distributed = pytest.importorskip("distributed")
 
@@ -144,3 +147,91 @@ def test_order_zero_has_no_velocity(client):
     close(fields.energy, model.energy(cloud, 0))
     with pytest.raises(ValueError, match="evaluated at order 0"):
         fields.velocity()
+
+
+def test_fields_at_points_of_this_process(client):
+    model, cloud = case(601, 3, 3.0)
+    at = sphere.fibonacci_nodes(150)
+    parts = ShardedCloud.scatter(client, cloud)
+    for evaluator in ("auto", "dense"):
+        here = AttentionModel(model.path, evaluator=evaluator)
+        fields = sharded_fields_at(here, parts, 0, at, 2)
+        own = here.fields(at, cloud, 0, 2)
+        close(fields.gradient_velocity, own.gradient_velocity)
+        close(fields.first_variation_hessian(), own.first_variation_hessian())
+
+
+class TestStep:
+    @pytest.mark.parametrize(
+        ("n", "heads", "norm", "dim", "step"),
+        [(500, 4, 2.0, 3, 0.05), (300, 2, 1.5, 2, 0.02), (60, 2, 1.0, 5, 0.1), (40, 2, 1.0, 9, 0.1)],
+    )
+    def test_the_same_step_as_in_one_process(self, client, n, heads, norm, dim, step):
+        model, cloud = case(n, heads, norm, dim)
+        sharded_result = sharded_step(model, ShardedCloud.scatter(client, cloud), 0, step)
+        result = proximal_step(model, cloud, 0, step, certify="local")
+        close(sharded_result.cloud.gather().points, result.cloud.points)
+        close(sharded_result.objective, result.objective)
+        close(sharded_result.distance_squared, result.distance_squared, result.objective)
+        close(sharded_result.energy_before, result.energy_before)
+        close(sharded_result.energy, result.energy)
+        assert sharded_result.status is result.status
+        assert sharded_result.stats.iterations == result.stats.iterations
+        assert sharded_result.stats.gradient_evaluations == result.stats.gradient_evaluations
+        ours, theirs = sharded_result.certificate, result.certificate
+        assert ours.optimality == theirs.optimality == "proven"
+        assert ours.gradient_norm <= 1e-10
+        assert ours.optimality_gap == pytest.approx(theirs.optimality_gap, rel=1e-2)
+        assert (ours.convex, ours.total_tokens) == (theirs.convex, theirs.total_tokens)
+
+    def test_moving_heads_and_the_energy_time(self, client):
+        problem = reference_case("sphere_three_heads")
+        parts = ShardedCloud.scatter(client, problem.cloud)
+        for energy_time in (None, 0.3):
+            result = sharded_step(problem.model, parts, 0.1, 0.05, energy_time)
+            own = proximal_step(problem.model, problem.cloud, 0.1, 0.05, energy_time=energy_time)
+            close(result.cloud.gather().points, own.cloud.points)
+
+    def test_surveyed_constants_prove_more(self, client, monkeypatch):
+        model, cloud = case(400, 2, 4.0)
+        parts = ShardedCloud.scatter(client, cloud)
+        plain = sharded_step(model, parts, 0, 0.05).certificate
+        assert plain.optimality == "unchecked"
+        assert plain.plan_gap == np.inf
+        monkeypatch.setattr(sharded_steps, "SURVEY_TOKENS", 0)
+        monkeypatch.setattr("jko.steps.certificate.SURVEY_TOKENS", 0)
+        result = sharded_step(model, parts, 0, 0.05)
+        own = proximal_step(model, cloud, 0, 0.05, certify="local")
+        assert plain.proven_tokens < result.certificate.proven_tokens
+        assert result.certificate.proven_tokens == own.certificate.proven_tokens
+        assert result.stats.certificate_evaluations == 1
+
+    def test_several_steps_stay_on_the_workers(self, client):
+        model, cloud = case(300, 2, 2.0)
+        parts = ShardedCloud.scatter(client, cloud)
+        for _ in range(2):
+            parts = sharded_step(model, parts, 0, 0.05).cloud
+            cloud = proximal_step(model, cloud, 0, 0.05).cloud
+        distributed.wait(parts.shards)
+        where = client.who_has(list(parts.shards))
+        for shard, worker in zip(parts.shards, parts.workers, strict=True):
+            assert list(where[shard.key]) == [worker]
+        close(parts.gather().points, cloud.points)
+
+    def test_running_out_of_evaluations(self, client):
+        model, cloud = case(100, 2, 2.0)
+        parts = ShardedCloud.scatter(client, cloud)
+        result = sharded_step(model, parts, 0, 0.05, max_evaluations=2)
+        assert result.status.name == "MAX_EVALUATIONS"
+        assert result.objective < result.energy_before
+
+    def test_refusals(self, client):
+        model, cloud = case(30, 2, 2.0)
+        parts = ShardedCloud.scatter(client, cloud)
+        with pytest.raises(ValueError, match="step must be positive, got 0"):
+            sharded_step(model, parts, 0, 0)
+        with pytest.raises(ValueError, match="max_evaluations must be at least 1"):
+            sharded_step(model, parts, 0, 0.1, max_evaluations=0)
+        test_particle = TokenCloud(cloud.points, np.r_[0.0, np.full(29, 1 / 29)])
+        with pytest.raises(ValueError, match="cloud must have positive weights"):
+            sharded_step(model, ShardedCloud.scatter(client, test_particle), 0, 0.1)

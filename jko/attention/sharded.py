@@ -11,61 +11,32 @@ A harmonic pass needs nothing of the other workers' tokens but their moments
 Values whose bound misses the tolerance are summed densely, every shard adding its part.
 Tokens, kernel sums and velocities stay where they are, and results depend on the number of
 shards (by rounding) but not on the workers.
-
-The client is a `distributed.Client`; nothing here imports it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import sphere
-from .._validation import choice, finite_number, positive_integer
-from ..measures import TokenCloud
+from .._validation import finite_number
 from .fields import Fields
 from .fourier import grid, moments
 from .harmonic import HarmonicKernel, _empty_sums, _Problem, _put, degree_groups
 from .heads import Heads
 from .kernel import UNSHIFTED_NORM, exponential_sums, kernel_sums, moment_payload
-from .model import VELOCITIES, AttentionModel
+from .model import AttentionModel
+from .shards import Part, Shard, ShardedCloud, ShardedFields
 
-__all__ = ["Client", "ShardedCloud", "ShardedFields", "sharded_fields"]
+__all__ = ["ShardedCloud", "ShardedFields", "sharded_fields", "sharded_fields_at"]
 
 Array = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
 logger = logging.getLogger(__name__)
-
-
-class Client(Protocol):
-    """What is used of `distributed.Client`."""
-
-    def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """A future of ``function(*args)``."""
-
-    def gather(self, futures: Any) -> Any:
-        """The results of futures."""
-
-    def scatter(self, data: Any, **options: Any) -> Any:
-        """Futures of data moved to workers."""
-
-    def nthreads(self) -> dict[str, int]:
-        """Threads of every worker, by address."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Shard:
-    """Some of the tokens, on one worker."""
-
-    points: Array
-    weights: Array
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,140 +58,6 @@ class _Measure:
     degree: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Part:
-    """The fields at one shard, and where they must be summed densely (H, tokens)."""
-
-    fields: Fields
-    missed: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ShardedCloud:
-    """A token cloud in shards, every shard on one worker.
-
-    Attributes
-    ----------
-    client : Client
-    shards : tuple of futures
-        In the order of the tokens.
-    workers : tuple of str
-        The worker of every shard.
-    n, dim : int
-        Number of tokens and their dimension.
-    """
-
-    client: Client
-    shards: tuple[Any, ...]
-    workers: tuple[str, ...]
-    n: int
-    dim: int
-
-    @classmethod
-    def scatter(cls, client: Client, cloud: TokenCloud, shards: int | None = None) -> ShardedCloud:
-        """Send ``cloud`` to the workers, in ``shards`` parts (default one for each worker).
-
-        Raises
-        ------
-        ValueError
-            If there are no workers, or more shards than tokens.
-        """
-        addresses = sorted(client.nthreads())
-        if not addresses:
-            raise ValueError("client must have at least one worker, got none")
-        count = len(addresses) if shards is None else positive_integer(shards, "shards")
-        if count > cloud.n:
-            raise ValueError(f"shards must be at most the number of tokens {cloud.n}, got {count}")
-        workers = tuple(addresses[k * len(addresses) // count] for k in range(count))
-        bounds = [cloud.n * k // count for k in range(count + 1)]
-        parts = [slice(*pair) for pair in pairwise(bounds)]
-        futures = tuple(
-            client.scatter(
-                Shard(points=cloud.points[part], weights=cloud.weights[part]),
-                workers=[worker],
-                hash=False,
-            )
-            for part, worker in zip(parts, workers, strict=True)
-        )
-        return cls(client=client, shards=futures, workers=workers, n=cloud.n, dim=cloud.dim)
-
-    def __repr__(self) -> str:
-        return f"ShardedCloud(n={self.n}, dim={self.dim}, shards={len(self.shards)})"
-
-    def map(
-        self, function: Callable[..., Any], *common: Any, each: Sequence[Sequence[Any]] = ()
-    ) -> tuple[Any, ...]:
-        """Futures of ``function(shard, *row of each, *common)``, on the workers of the shards."""
-        rows = zip(self.shards, *each, strict=True)
-        return tuple(
-            self.client.submit(function, *row, *common, workers=[worker], pure=False)
-            for worker, row in zip(self.workers, rows, strict=True)
-        )
-
-    def collect(self, function: Callable[..., Any], *common: Any) -> list[Any]:
-        """The values of ``function(shard, *common)``, in this process."""
-        return list(self.client.gather(list(self.map(function, *common))))
-
-    def gather(self) -> TokenCloud:
-        """All tokens, in this process."""
-        shards = self.client.gather(list(self.shards))
-        points, weights = (
-            np.concatenate([getattr(shard, name) for shard in shards])
-            for name in ("points", "weights")
-        )
-        return TokenCloud(points, weights)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ShardedFields:
-    """Energy, slopes and velocities at the tokens themselves, from one kernel pass.
-
-    Attributes
-    ----------
-    cloud : ShardedCloud
-    parts : tuple of futures
-        What is known at every shard, on its worker.
-    """
-
-    cloud: ShardedCloud
-    parts: tuple[Any, ...]
-
-    def _values(self, function: Callable[..., Any], *common: Any) -> list[Any]:
-        futures = self.cloud.map(function, *common, each=[self.parts])
-        return list(self.cloud.client.gather(list(futures)))
-
-    @property
-    def energy(self) -> float:
-        """``E``."""
-        return float(sum(self._values(_integral, "energy")))
-
-    @property
-    def slope_squared(self) -> float:
-        """``G^2 = int |p|^2 / bhat dmu``."""
-        return float(sum(self._values(_integral, "slope_squared")))
-
-    @property
-    def defect_rate(self) -> float:
-        """``1/2 int bhat |v_soft - v_grad|^2 dmu``."""
-        return float(sum(self._values(_integral, "defect_rate")))
-
-    def metric_speed_squared(self, kind: str = "gradient") -> float:
-        """``int bhat |v|^2 dmu`` for the velocity named ``kind``."""
-        choice(kind, "kind", VELOCITIES)
-        return float(sum(self._values(_integral, "metric_speed_squared", kind)))
-
-    def velocity(self, kind: str = "gradient") -> Array:
-        """Velocities of all tokens, in this process, shape (n, d)."""
-        choice(kind, "kind", VELOCITIES)
-        return np.concatenate(self._values(_velocity, kind))
-
-    def moved(self, step: float, kind: str = "gradient") -> ShardedCloud:
-        r"""The cloud of :math:`\exp_{x_i}(h v_i)`, an explicit step of size ``h``; it stays on the workers."""
-        step = finite_number(step, "step")
-        choice(kind, "kind", VELOCITIES)
-        return replace(self.cloud, shards=self.cloud.map(_moved, kind, step, each=[self.parts]))
-
-
 def sharded_fields(
     model: AttentionModel, cloud: ShardedCloud, t: float, order: int = 1
 ) -> ShardedFields:
@@ -233,6 +70,38 @@ def sharded_fields(
     ValueError
         If the dimensions differ, or if a head that needs dense sums has a norm above 300.
     """
+    heads, common = _shared(model, cloud, t, order)
+    parts = cloud.map(_part, *common)
+    missed = sum(cloud.client.gather(list(cloud.map(_missed, each=[parts]))))
+    if missed.any():
+        parts = _repaired(cloud, parts, heads, missed > 0, order)
+    return ShardedFields(cloud=cloud, parts=parts)
+
+
+def sharded_fields_at(
+    model: AttentionModel, cloud: ShardedCloud, t: float, at: Array, order: int = 1
+) -> Fields:
+    """`AttentionModel.fields` at points ``at`` (m, d) of this process, of tokens on the workers.
+
+    Raises
+    ------
+    ValueError
+        As `sharded_fields`.
+    """
+    heads, common = _shared(model, cloud, t, order)
+    part = _part(Shard(points=at, weights=np.zeros(at.shape[0])), *common)
+    missed = np.asarray(part.missed.any(axis=1))
+    if missed.any():
+        _require_plain(heads, missed)
+        sums = cloud.collect(_dense_sums_at, [at[row] for row in part.missed], heads, order)
+        part = _completed(part, sums, order)
+    return part.fields
+
+
+def _shared(
+    model: AttentionModel, cloud: ShardedCloud, t: float, order: int
+) -> tuple[Heads, tuple[Any, ...]]:
+    """The heads, and the arguments of `_part` that all shards share."""
     heads = model.path(finite_number(t, "t"))
     if cloud.dim != heads.dim:
         raise ValueError(
@@ -246,11 +115,7 @@ def sharded_fields(
             whole.mean[None], np.array([whole.mass]), heads.matrices, order
         )
     measures = _measures(cloud, degrees, order)
-    parts = cloud.map(_part, heads, model.sign, order, measures, whole, tolerance)
-    missed = sum(cloud.client.gather(list(cloud.map(_missed, each=[parts]))))
-    if missed.any():
-        parts = _repaired(cloud, parts, heads, missed > 0, order)
-    return ShardedFields(cloud=cloud, parts=parts)
+    return heads, (heads, model.sign, order, measures, whole, tolerance)
 
 
 def _whole(cloud: ShardedCloud) -> _Whole:
@@ -284,16 +149,10 @@ def _repaired(
     order: int,
 ) -> tuple[Any, ...]:
     """The parts with dense sums where they were missed; targets travel, tokens do not."""
-    strong = missed & (heads.norms > UNSHIFTED_NORM)
-    if strong.any():
-        head = int(np.argmax(strong))
-        raise ValueError(
-            f"heads.matrices[{head}] has norm {heads.norms[head]:.4g}, and dense sums over "
-            f"shards need norms of at most {UNSHIFTED_NORM:.0f}; evaluate in one process"
-        )
+    _require_plain(heads, missed)
     logger.debug("dense sums over %d shards for the heads %s", len(parts), np.flatnonzero(missed))
     wanted = cloud.map(_targets, each=[parts])
-    sums = [cloud.map(_dense_sums, targets, heads.matrices, order) for targets in wanted]
+    sums = [cloud.map(_dense_sums_at, targets, heads, order) for targets in wanted]
     # sums[k][l]: what shard l adds at the targets of shard k
     return tuple(
         cloud.client.submit(
@@ -301,6 +160,16 @@ def _repaired(
         )
         for part, row, worker in zip(parts, sums, cloud.workers, strict=True)
     )
+
+
+def _require_plain(heads: Heads, missed: NDArray[np.bool_]) -> None:
+    strong = missed & (heads.norms > UNSHIFTED_NORM)
+    if strong.any():
+        head = int(np.argmax(strong))
+        raise ValueError(
+            f"heads.matrices[{head}] has norm {heads.norms[head]:.4g}, and dense sums over "
+            f"shards need norms of at most {UNSHIFTED_NORM:.0f}; evaluate in one process"
+        )
 
 
 # What follows runs on the workers.
@@ -323,7 +192,7 @@ def _part(
     measures: list[_Measure],
     whole: _Whole,
     tolerance: float,
-) -> _Part:
+) -> Part:
     """Evaluate the measures of all heads at the tokens of the shard."""
     x = shard.points
     sums = _empty_sums(_Problem(x, x, shard.weights, heads.matrices, order))
@@ -336,31 +205,33 @@ def _part(
             bound = 4 * e * np.exp(-sums.log_mobility[head])
             bound += 2 * norm * (problem.off + whole.off)
             missed[head] = ~(bound <= tolerance)
-    return _Part(fields=Fields(at=x, heads=heads, sign=sign, sums=sums), missed=missed)
+    return Part(fields=Fields(at=x, heads=heads, sign=sign, sums=sums), missed=missed)
 
 
-def _missed(shard: Shard, part: _Part) -> IntArray:
+def _missed(shard: Shard, part: Part) -> IntArray:
     """How many values of every head were missed."""
     return np.asarray(part.missed.sum(axis=1))
 
 
-def _targets(shard: Shard, part: _Part) -> list[Array]:
+def _targets(shard: Shard, part: Part) -> list[Array]:
     """For every head the points at which its sums were missed."""
     return [shard.points[row] for row in part.missed]
 
 
-def _dense_sums(shard: Shard, targets: list[Array], matrices: Array, order: int) -> list[Array]:
+def _dense_sums_at(
+    shard: Shard, targets: list[Array], heads: Heads, order: int
+) -> list[Array]:
     """What the shard adds to the sums of every head at its targets."""
     payload = moment_payload(shard.points, shard.weights, order)
     return [
-        exponential_sums(at, shard.points, payload, matrices[h : h + 1])[0]
+        exponential_sums(at, shard.points, payload, heads.matrices[h : h + 1])[0]
         if at.size
         else np.empty((0, payload.shape[1]))
         for h, at in enumerate(targets)
     ]
 
 
-def _completed(part: _Part, shares: list[list[Array]], order: int) -> _Part:
+def _completed(part: Part, shares: list[list[Array]], order: int) -> Part:
     """The part with the sums of all shards written where values were missed."""
     for head, pieces in enumerate(zip(*shares, strict=True)):
         where = np.flatnonzero(part.missed[head])
@@ -368,17 +239,4 @@ def _completed(part: _Part, shares: list[list[Array]], order: int) -> _Part:
             total = np.asarray(sum(pieces))
             _put(part.fields.sums, [head], where, kernel_sums(total[None], 0.0, order))
     fields = replace(part.fields)  # without what was derived before
-    return _Part(fields=fields, missed=np.zeros_like(part.missed))
-
-
-def _integral(shard: Shard, part: _Part, name: str, *arguments: Any) -> float:
-    return float(getattr(part.fields, name)(shard.weights, *arguments))
-
-
-def _velocity(shard: Shard, part: _Part, kind: str) -> Array:
-    return part.fields.velocity(kind)
-
-
-def _moved(shard: Shard, part: _Part, kind: str, step: float) -> Shard:
-    points = sphere.exp(shard.points, step * part.fields.velocity(kind))
-    return Shard(points=points, weights=shard.weights)
+    return Part(fields=fields, missed=np.zeros_like(part.missed))

@@ -144,6 +144,7 @@ def solve_tokens(
     settled = _settle(problem, labels, begin, goal, certify, work)
     end = _Restarted(settled=settled, report=settled.plan.proof)
     if certify == "full":
+        settled = _whole(problem, settled, goal, work)
         end = _restart(problem, settled, _full_report(problem, settled, work), goal, work)
     settled, report = end.settled, end.report
     return TokenSolution(
@@ -243,6 +244,26 @@ def _full_report(problem: StepProblem, settled: _Settled, work: _Work) -> GapRep
     report = full_gap(problems, settled.at, settled.coupling, settled.plan.proof)
     work.certificate_evaluations += problems.evaluations
     return report
+
+
+def _whole(problem: StepProblem, settled: _Settled, goal: _Goal, work: _Work) -> _Settled:
+    """Where the plan splits mass, send every token where most of it goes, if that is better.
+
+    Unequal tokens that trade places split the plan; whole tokens can do so too, and only a
+    labelled configuration can be proven and restarted.
+    """
+    coupling = settled.coupling
+    if coupling.identity:
+        return settled
+    order = np.lexsort((coupling.mass, coupling.rows))
+    largest = order[np.diff(coupling.rows[order], append=-1) != 0]
+    points = settled.at.points[coupling.columns[largest]]
+    labels = Coupling.labels(problem.weights)
+    work.restarts += 1
+    work.gradient_evaluations += 1
+    trial = _settle(problem, labels, Objective(problem, labels)(points), goal, "full", work)
+    noise = RESOLUTION * max(1.0, abs(settled.at.value))
+    return trial if trial.at.value < settled.at.value - noise else settled
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

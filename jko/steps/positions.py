@@ -23,7 +23,7 @@ from ..attention.kernel import run_tasks
 from .memory import remembered_pairs
 from .problem import Evaluation, Objective
 
-__all__ = ["PositionsResult", "minimise_positions"]
+__all__ = ["PositionsResult", "Preconditioner", "clipped", "minimise_positions"]
 
 Array = NDArray[np.float64]
 
@@ -157,11 +157,11 @@ def _quasi_newton(
         iteration += 1
         if precondition is None:
             precondition = Preconditioner(objective, at)
-        direction = _clip(-_two_loop(space, at, pairs, precondition))
+        direction = clipped(-_two_loop(space, at, pairs, precondition))
         slope = space.dot(at.gradient, direction)
         if slope >= 0 or not np.isfinite(slope):
             pairs.clear()
-            direction = _clip(-precondition(at.points, at.gradient))
+            direction = clipped(-precondition(at.points, at.gradient))
             slope = space.dot(at.gradient, direction)
         order = 1 if fast and not objective.problem.labelled else objective.order
         found = _line_search(objective, space, at, direction, slope, max_evaluations, order)
@@ -186,7 +186,8 @@ def _quasi_newton(
     return at, iteration, True
 
 
-def _clip(direction: Array) -> Array:
+def clipped(direction: Array) -> Array:
+    """Tangent vectors (n, d), none longer than `LONGEST_MOVE`."""
     length = np.linalg.norm(direction, axis=1, keepdims=True)
     return direction * np.minimum(1, LONGEST_MOVE / np.maximum(length, 1e-300))
 
@@ -259,10 +260,10 @@ def _truncated_newton(
         iteration += 1
         precondition = Preconditioner(objective, at)
         accuracy = min(0.1, np.sqrt(at.norm))
-        direction = _clip(_newton_direction(objective, space, at, precondition, accuracy))
+        direction = clipped(_newton_direction(objective, space, at, precondition, accuracy))
         slope = space.dot(at.gradient, direction)
         if slope >= 0:
-            direction = _clip(-precondition(at.points, at.gradient))
+            direction = clipped(-precondition(at.points, at.gradient))
             slope = space.dot(at.gradient, direction)
         order = objective.order
         found = _line_search(objective, space, at, direction, slope, max_evaluations, order)
