@@ -212,7 +212,9 @@ def test_a_run_that_stored_nothing_says_so(ran):
 
 def started(root, config):
     """A real process computing a run, once it has stored a few states."""
-    code = "from jko.cli import main; main()"
+    # a process started in the background inherits an ignored SIGINT
+    restore = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{restore}; from jko.cli import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "run", str(config), "--out", str(root)],
         stdout=subprocess.PIPE,
