@@ -71,9 +71,9 @@ def test_a_curve_without_its_model_is_refused():
     case = reference_case("sphere_one_head")
     curve = minimizing_movement(case.model, case.cloud, (0, 0.1), 0.1)
     bare = type(curve)(**{**vars(curve), "model": None})
-    with pytest.raises(ValueError, match="curve.model is None"):
+    with pytest.raises(ValueError, match=r"curve\.model is None"):
         energy_balance(bare)
-    with pytest.raises(ValueError, match="curve.model is None"):
+    with pytest.raises(ValueError, match=r"curve\.model is None"):
         metric_derivative(bare)
 
 
