@@ -59,7 +59,7 @@ def step_against_autodiff(quick: bool) -> Section:
         compared = _compare(n, scale, step, repetitions)
         rows += [one.row for one in compared.values()]
         plan, proof, default = compared.values()
-        if (scale, step) not in (CASES[0], cases[-1]) or plan.factor is None:
+        if plan.factor is None or not (quick or step == CASES[0][1]):
             continue
         heads = _heads(scale)
         verdicts.append(_verdict(f"step {step:g}, {heads}, same objective, plan by emd", plan, 8))
@@ -75,7 +75,9 @@ def step_against_autodiff(quick: bool) -> Section:
         f"{TOLERANCE:g} of the minimum, which it is told; *own stop* is its time when it has to "
         f"notice by itself, with `tolerance_change` = {TOLERANCE / 100:g}. Our side is asked for the "
         "same objective, by the loosest power of ten for the relative gradient norm that reaches "
-        "it, or for everything it does by default (1e-10 and the full certificate). Shares of our "
+        "it, or for everything it does by default (1e-10 and the full certificate). The transport "
+        "term makes the objective nearly quadratic, so both sides need few evaluations, and what is "
+        "compared is mostly the price of one: PyTorch's contains an `emd`. Shares of our "
         f"time: kernel passes, and the transport solver (its cost matrix not included).{missing}"
     )
     return Section(
