@@ -81,10 +81,10 @@ def test_both_sides_of_a_velocity_compute_the_same(module):
     velocities, problems = module("velocities"), module("_problems")
     model, cloud = problems.gaussian(40, 3)
     heads = model.heads(0)
-    plain = velocities.einsum_velocity(
-        cloud.points, cloud.weights, heads.matrices, heads.weights
-    )
-    np.testing.assert_allclose(plain, model.velocity(cloud, 0), atol=1e-14)
+    arrays = (cloud.points, cloud.weights, heads.matrices, heads.weights)
+    for optimize in (False, True):
+        plain = velocities.einsum_velocity(*arrays, optimize=optimize)
+        np.testing.assert_allclose(plain, model.velocity(cloud, 0), atol=1e-14)
 
 
 def test_both_sides_of_a_step_reach_the_same_objective(module):
@@ -113,6 +113,7 @@ def test_measures(module):
     assert measure.ratio([2.0, 9.0, 4.0], [1.0, 1.0, 1.0]) == 4
     assert [measure.duration(t) for t in (2.0, 0.0123, 4e-5)] == ["2 s", "12.3 ms", "40 µs"]
     calls = []
+    measure.PAUSE = 0.0
     times = measure.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     assert calls == list("ababab")
     assert [len(times[name]) for name in "ab"] == [2, 2]

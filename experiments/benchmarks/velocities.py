@@ -13,56 +13,66 @@ from jko.attention.kernel import SERIAL_PRODUCT, run_tasks
 
 
 def einsum_velocity(
-    points: np.ndarray, weights: np.ndarray, matrices: np.ndarray, head_weights: np.ndarray
+    points: np.ndarray,
+    weights: np.ndarray,
+    matrices: np.ndarray,
+    head_weights: np.ndarray,
+    optimize: bool,
 ) -> np.ndarray:
-    """The gradient velocity by its formula, with arrays (H, n, n)."""
-    scores = np.einsum("md,hde,ne->hmn", points, matrices, points, optimize=True)
-    kernel = np.exp(scores)
-    mobility = np.einsum("hmn,n->hm", kernel, weights, optimize=True)
-    pull = np.einsum("hmn,n,nd,hde->hme", kernel, weights, points, matrices, optimize=True)
-    effective = 1 / np.einsum("h,hm->m", head_weights, 1 / mobility)
-    gradient = np.einsum("h,hme->me", head_weights, pull)
-    gradient -= np.einsum("me,me->m", gradient, points)[:, None] * points
-    return -gradient / effective[:, None]
+    """The gradient velocity by its formula, with arrays (H, n, n).
+
+    ``optimize`` lets `np.einsum` hand contractions to BLAS.
+    """
+    moved = np.einsum("hde,je->hjd", matrices, points, optimize=optimize)
+    kernel = np.exp(np.einsum("id,hjd->hij", points, moved, optimize=optimize))
+    mobility = np.einsum("hij,j->hi", kernel, weights, optimize=optimize)
+    pull = np.einsum("hij,j,hjd->hid", kernel, weights, moved, optimize=optimize)
+    gradient = np.einsum("h,hid->id", head_weights, pull)
+    gradient -= np.einsum("id,id->i", gradient, points)[:, None] * points
+    return -np.einsum("h,hi->i", head_weights, 1 / mobility)[:, None] * gradient
 
 
 def dense_against_einsum(quick: bool) -> Section:
-    n, heads, repetitions = (150, 10, 1) if quick else (1000, 10, 11)
+    n, heads, repetitions = (150, 10, 1) if quick else (1000, 10, 15)
     model, cloud = gaussian(n, heads)
     dense = jko.AttentionModel(model.path, evaluator="dense")
     shares = model.heads(0)
     arguments = (cloud.points, cloud.weights, shares.matrices, shares.weights)
-    times = interleaved(
-        {
-            "einsum": lambda: einsum_velocity(*arguments),
-            "dense": lambda: dense.velocity(cloud, 0),
-            "auto": lambda: model.velocity(cloud, 0),
-        },
-        repetitions,
-    )
-    plain = einsum_velocity(*arguments)
-    rows = []
-    for name in ("einsum", "dense", "auto"):
-        side = {"einsum": plain, "dense": dense.velocity(cloud, 0), "auto": model.velocity(cloud, 0)}
-        gap = np.abs(side[name] - plain).max() / np.abs(plain).max()
-        factor = ratio(times["einsum"], times[name])
-        rows.append([name, duration(median(times[name])), f"{factor:.1f}", f"{gap:.1e}"])
-    factor = ratio(times["einsum"], times["dense"])
+    sides = {
+        "einsum": lambda: einsum_velocity(*arguments, optimize=False),
+        "einsum, optimised": lambda: einsum_velocity(*arguments, optimize=True),
+        "dense": lambda: dense.velocity(cloud, 0),
+        "auto": lambda: model.velocity(cloud, 0),
+    }
+    times = interleaved(sides, repetitions)
+    plain = sides["einsum"]()
+    rows = [
+        [
+            name,
+            duration(median(times[name])),
+            *(f"{ratio(times[other], times[name]):.1f}" for other in list(sides)[:2]),
+            f"{np.abs(side() - plain).max() / np.abs(plain).max():.1e}",
+        ]
+        for name, side in sides.items()
+    ]
+    factors = {name: ratio(times[name], times["dense"]) for name in list(sides)[:2]}
     return Section(
         title="One velocity against the plain formula",
         text=(
-            f"n = {n}, H = {heads}. The formula in numpy, with arrays (H, n, n) and contraction "
-            "orders optimised by `np.einsum`; our dense sums; and what `evaluator=\"auto\"` does."
+            f"n = {n}, H = {heads}. The formula by `np.einsum` with arrays (H, n, n), as it is "
+            "written and with `optimize=True`, which hands the contractions to BLAS; our dense sums; "
+            'and what `evaluator="auto"` does.'
         ),
-        columns=("side", "time", "ratio", "difference"),
+        columns=("side", "time", "einsum / time", "optimised / time", "difference"),
         rows=rows,
         verdicts=[
             Verdict(
-                name="(b) dense velocity against the einsum formula",
+                name=f"(b) dense velocity against the formula by {name}",
                 target="at least 4 times faster",
                 measured=f"{factor:.1f} times",
                 met=factor >= 4,
             )
+            for name, factor in factors.items()
         ],
     )
 
