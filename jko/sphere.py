@@ -43,17 +43,18 @@ class AntipodalError(ValueError):
 
 
 def _norm(v: Array) -> Array:
-    return np.sqrt(np.einsum("...i,...i->...", v, v))
+    return np.sqrt(np.vecdot(v, v))
 
 
 def _dot(u: Array, v: Array) -> Array:
-    return np.einsum("...i,...i->...", u, v)
+    return np.vecdot(u, v)
 
 
-def _require_not_antipodal(x: Array, y: Array) -> None:
-    antipodal = np.atleast_1d(_norm(x + y) <= ANTIPODAL_TOLERANCE)
-    if antipodal.any():
-        index = tuple(int(i) for i in np.argwhere(antipodal)[0])
+def _require_not_antipodal(length: Array) -> None:
+    """Raise where the lengths of ``x + y`` vanish."""
+    antipodal = length <= ANTIPODAL_TOLERANCE
+    if np.any(antipodal):
+        index = tuple(int(i) for i in np.argwhere(np.atleast_1d(antipodal))[0])
         raise AntipodalError(
             f"the points of pair {index[0] if len(index) == 1 else index} are antipodal: "
             "the shortest geodesic between them is not unique, so its logarithm, transport "
@@ -111,15 +112,15 @@ def log(x: ArrayLike, y: ArrayLike) -> Array:
         If a pair is antipodal; the message gives its index.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    x, y = np.broadcast_arrays(x, y)
-    _require_not_antipodal(x, y)
+    chord, total = y - x, y + x
+    short, long = _norm(chord), _norm(total)
+    _require_not_antipodal(long)
     # y - x (near) or y + x (far) is exact to rounding, and has the same tangent part as y
-    near = _dot(x, y)[..., None] >= 0
-    tangent = project(x, np.where(near, y - x, y + x))
-    sine = _norm(tangent)[..., None]
-    angle = distance(x, y)[..., None]
+    tangent = project(x, np.where((short <= long)[..., None], chord, total))
+    sine = _norm(tangent)
+    angle = 2 * np.arctan2(short, long)
     ratio = np.divide(angle, sine, out=np.ones_like(angle), where=sine > 0)
-    return project(x, ratio * tangent)
+    return ratio[..., None] * tangent
 
 
 def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike) -> Array:
@@ -133,17 +134,17 @@ def transport(x: ArrayLike, y: ArrayLike, v: ArrayLike) -> Array:
         If a pair is antipodal; the message gives its index.
     """
     x, y, v = (np.asarray(z, dtype=float) for z in (x, y, v))
-    x, y, v = np.broadcast_arrays(x, y, v)
-    _require_not_antipodal(x, y)
     total = x + y
+    _require_not_antipodal(_norm(total))
     return project(y, v - (2 * _dot(v, y) / _dot(total, total))[..., None] * total)
 
 
 def midpoint(x: ArrayLike, y: ArrayLike) -> Array:
     """Midpoint of the shortest geodesic, ``(x + y) / |x + y|``; antipodal pairs are an error."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    _require_not_antipodal(*np.broadcast_arrays(x, y))
-    return normalize(x + y)
+    total = x + y
+    _require_not_antipodal(_norm(total))
+    return normalize(total)
 
 
 def geodesic(x: ArrayLike, y: ArrayLike, s: ArrayLike) -> Array:

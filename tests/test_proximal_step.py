@@ -287,7 +287,6 @@ def test_certify_changes_what_is_known_not_the_step(certify, random_problem):
     if certify == "none":
         assert result.certificate.optimality not in ("proven", "searched")
         assert result.certificate.proven_tokens == 0
-        assert result.certificate.plan_checked_by == "network simplex"
 
 
 def test_the_library_is_silent(random_problem, capfd, caplog):

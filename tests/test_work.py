@@ -47,7 +47,7 @@ def test_the_counts_are_those_of_the_kernel(monkeypatch):
 def test_a_proven_step_needs_no_transport_problem(monkeypatch):
     """Where the O(n) proof covers every token, POT is not asked at all."""
     problem = reference_case("sphere_one_head")
-    monkeypatch.setattr("jko.steps.particles.optimal_plan", None)
+    monkeypatch.setattr("jko.steps.plans.optimal_plan", None)
     result = proximal_step(problem.model, problem.cloud, 0, 0.01)
     assert result.stats.plans == 0
     assert result.certificate.plan_checked_by == "potentials"

@@ -42,14 +42,16 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of every side, run in turn ``repetitions`` times after one run to warm up.
 
-    When runs are repeated there is a pause before each of them: threads of BLAS and OpenMP go
-    on spinning for a tenth of a second after their last task, at the expense of the other side.
+    When runs are repeated there is a pause before each of them, since threads of BLAS and OpenMP
+    go on spinning for a tenth of a second after their last task, at the expense of the other
+    side, and an unmeasured run after it: caches and clock are then those of a side that works.
     """
-    pause = PAUSE if repetitions > 1 else 0.0
     times: dict[str, list[float]] = {name: [] for name in sides}
     for repetition in range(-1 if warm else 0, repetitions):
         for name, side in sides.items():
-            time.sleep(pause)
+            if repetitions > 1:
+                time.sleep(PAUSE)
+                side()
             start = time.perf_counter()
             side()
             if repetition >= 0:

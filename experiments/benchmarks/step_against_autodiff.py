@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import jko
 from _measure import Section, Verdict, duration, interleaved, median, ratio
 from _problems import gaussian
-from jko.steps import particles
+from jko.steps import plans
 from torch_step import choose_threads, torch_step
 
 TOLERANCE = 1e-10
@@ -173,7 +173,7 @@ def _split(
     """Shares of a step's time spent in kernel sums and in the transport solver."""
     spent = {"kernel": 0.0, "plan": 0.0}
     kernel = type(model.kernel)
-    with _timed(kernel, "sums", spent, "kernel"), _timed(particles, "optimal_plan", spent, "plan"):
+    with _timed(kernel, "sums", spent, "kernel"), _timed(plans, "optimal_plan", spent, "plan"):
         start = time.perf_counter()
         for _ in range(5):
             jko.proximal_step(model, cloud, 0, step, **options)

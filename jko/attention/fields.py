@@ -2,6 +2,7 @@ r"""Everything the model says at given points, derived from one pass over the ke
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from .kernel import KernelSums
 __all__ = ["Fields", "KernelOverflowError"]
 
 Array = NDArray[np.float64]
+Index = NDArray[np.intp] | slice
 
 #: Tokens handled at once where arrays per head or matrices per token would be temporaries.
 TOKEN_BLOCK = 4096
@@ -26,7 +28,7 @@ class KernelOverflowError(OverflowError):
 
 def finite(value: Array, name: str, heads: Heads) -> Array:
     """``value``, unless it overflowed; then a `KernelOverflowError` that says what did."""
-    if not np.all(np.isfinite(value)):
+    if not np.isfinite(value).all():
         raise KernelOverflowError(
             f"the {name} overflows double precision (e^709): the largest head has norm "
             f"{heads.norms.max():.4g}; scale the heads down. Softmax velocities stay "
@@ -89,7 +91,7 @@ class Fields:
         """``w_h b_h``, shape (H, m)."""
         return self.heads.weights[:, None] * self.head_mobility
 
-    @property
+    @cached_property
     def first_variation(self) -> Array:
         """``V = sign * sum_h w_h b_h``, shape (m,)."""
         with np.errstate(over="ignore"):
@@ -107,20 +109,24 @@ class Fields:
         """``grad log b_h = P_x D_h m_h``, shape (H, m, d): finite for heads of any strength."""
         return sphere.project(self.at, np.matmul(self._mean, self.heads.matrices))
 
-    def _pull(self, share: Array) -> Array:
-        """``P_x sum_h share_h D_h m_h`` for shares (H, m), without an array per head."""
-        mean, total = self._mean, np.empty_like(self.at)
-        for start in range(0, mean.shape[1], TOKEN_BLOCK):
-            part = slice(start, start + TOKEN_BLOCK)
+    def _pull(self, share: Array, index: Index = slice(None)) -> Array:
+        """``sum_h share_h D_h m_h`` for shares (H, m), without an array per head."""
+        mean = self._mean[:, index]
+        total = np.empty(mean.shape[1:])
+        for part in _token_blocks(mean.shape[1]):
             moved = np.matmul(mean[:, part], self.heads.matrices)
             np.einsum("hm,hmd->md", share[:, part], moved, out=total[part])
-        return sphere.project(self.at, total)
+        return total
+
+    def _tangent_pull(self, share: Array) -> Array:
+        """`_pull` projected on the tangent spaces at the points."""
+        return sphere.project(self.at, self._pull(share))
 
     @property
     def gradient(self) -> Array:
         """``p = sign * P_x sum_h w_h grad b_h``, shape (m, d)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            total = self._pull(self._weighted_mobility)
+            total = self._tangent_pull(self._weighted_mobility)
         return finite(self.sign * total, "gradient", self.heads)
 
     @property
@@ -134,14 +140,14 @@ class Fields:
     def gradient_velocity(self) -> Array:
         """``v_grad = -p / bhat``, shape (m, d)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            total = self._pull(self._mobility_ratio)
+            total = self._tangent_pull(self._mobility_ratio)
         return finite(-self.sign * total, "gradient velocity", self.heads)
 
     @cached_property
     def softmax_velocity(self) -> Array:
         """``v_soft = -sign * sum_h w_h grad log b_h``, shape (m, d)."""
         share = np.broadcast_to(self.heads.weights[:, None], self.sums.log_mobility.shape)
-        return -self.sign * self._pull(share)
+        return -self.sign * self._tangent_pull(share)
 
     def velocity(self, kind: str) -> Array:
         """``gradient_velocity`` or ``softmax_velocity``, by name."""
@@ -152,7 +158,7 @@ class Fields:
         """``grad bhat = bhat sum_h w_h (bhat / b_h) grad log b_h``, shape (m, d)."""
         ratio = np.exp(self.log_effective_mobility - self.sums.log_mobility)
         share = self.heads.weights[:, None] * ratio
-        return self.effective_mobility[:, None] * self._pull(share)
+        return self.effective_mobility[:, None] * self._tangent_pull(share)
 
     def mobility_weighted(self, weights: Array, vectors: Array, name: str) -> float:
         """``sum_i a_i bhat_i |u_i|^2`` without overflow before the sum itself does."""
@@ -186,7 +192,7 @@ class Fields:
             value = np.asarray(0.5 * self.sign * weights @ density)
         return float(finite(value, "time derivative of the energy", self.heads))
 
-    def first_variation_hessian(self, index: NDArray[np.intp] | slice = slice(None)) -> Array:
+    def first_variation_hessian(self, index: Index = slice(None)) -> Array:
         r"""Riemannian Hessian of V at the points (or some of them) as ambient matrices (m, d, d).
 
         .. math:: P_x \Big(\sum_h w_h D_h \int y y^T e^{\langle x, D_h y\rangle} d\mu(y) D_h\Big) P_x
@@ -194,24 +200,24 @@ class Fields:
         """
         if self.sums.second is None:
             raise ValueError("these fields were evaluated below order 2: no second moments")
-        x, mobility = self.at[index], self._weighted_mobility[:, index]
+        x, mobility, matrices = self.at[index], self._weighted_mobility[:, index], self.heads.matrices
+        size = x.shape[1] ** 2
+        # D S D as a product of the entries of S: all heads and tokens of a block at once
+        conjugate = np.einsum("hij,hkl->hikjl", matrices, matrices).reshape(-1, size, size)
+        second = self.sums.second[:, index].reshape(*mobility.shape, size)
+        ambient = np.empty((x.shape[0], size))
         with np.errstate(over="ignore", invalid="ignore"):
-            ambient = np.zeros((*x.shape, x.shape[1]))
-            radial = np.zeros(x.shape[0])
-            # head by head: the temporaries stay (m, d, d)
-            for h, matrix in enumerate(self.heads.matrices):
-                second = mobility[h][:, None, None] * self.sums.second[h, index]
-                ambient += _conjugated(second, matrix)
-                radial += mobility[h] * np.einsum("md,md->m", x, self._mean[h, index] @ matrix)
-            hessian = _tangential(ambient, x, radial)
+            for part in _token_blocks(x.shape[0]):
+                conjugated = np.matmul(second[:, part], conjugate)
+                np.einsum("hm,hmk->mk", mobility[:, part], conjugated, out=ambient[part])
+            radial = np.einsum("md,md->m", x, self._pull(mobility, index))
+            hessian = _tangential(ambient.reshape(*x.shape, -1), x, radial)
         return finite(self.sign * hessian, "Hessian of the first variation", self.heads)
 
 
-def _conjugated(symmetric: Array, matrix: Array) -> Array:
-    """``D S D`` for symmetric S (m, d, d), by two products with many rows."""
-    rows = (-1, matrix.shape[0])
-    half = (symmetric.reshape(rows) @ matrix).reshape(symmetric.shape)
-    return (half.swapaxes(1, 2).reshape(rows) @ matrix).reshape(symmetric.shape)
+def _token_blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, TOKEN_BLOCK):
+        yield slice(start, start + TOKEN_BLOCK)
 
 
 def _tangential(ambient: Array, x: Array, radial: Array) -> Array:

@@ -24,9 +24,11 @@ threads.  Nanoseconds per pair of tokens and head (d = 3, order 1, two cores): 1
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isqrt
 from typing import Protocol, TypeVar
 
@@ -36,11 +38,15 @@ from numpy.typing import NDArray
 __all__ = ["DenseKernel", "Kernel", "KernelSums"]
 
 Array = NDArray[np.float64]
+IntArray = NDArray[np.intp]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: Entries of one tile of exponentials: 512 KiB, half of a second-level cache.
 TILE_ENTRIES = 65_536
+
+#: Entries that a thread keeps for its next tile.
+SCRATCH_ENTRIES = 131_072
 
 #: Multiplications up to which OpenBLAS runs a matrix product on the calling thread.
 SERIAL_PRODUCT = 262_144
@@ -147,9 +153,18 @@ def moment_payload(points: Array, weights: Array, order: int) -> Array:
     if order >= 1:
         parts.append(points)
     if order >= 2:
-        i, j = np.triu_indices(points.shape[1])
+        i, j, _ = symmetric_entries(points.shape[1])
         parts.append(points[:, i] * points[:, j])
     return weights[:, None] * np.concatenate(parts, axis=1)
+
+
+@lru_cache(maxsize=8)
+def symmetric_entries(dim: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Rows and columns of the upper triangle, and the place in it of every entry (d d,)."""
+    i, j = np.triu_indices(dim)
+    place = np.empty((dim, dim), dtype=np.intp)
+    place[i, j] = place[j, i] = np.arange(i.size)
+    return i, j, place.ravel()
 
 
 def kernel_sums(totals: Array, shift: Array | float, order: int) -> KernelSums:
@@ -160,13 +175,13 @@ def kernel_sums(totals: Array, shift: Array | float, order: int) -> KernelSums:
         return KernelSums(log_mobility=log_mobility)
     columns = totals.shape[2] - 1
     dim = columns if order == 1 else (isqrt(9 + 8 * columns) - 3) // 2
-    mean = totals[..., 1 : dim + 1] / totals[..., :1]
+    inverse = 1 / totals[..., :1]
+    mean = totals[..., 1 : dim + 1] * inverse
     if order == 1:
         return KernelSums(log_mobility=log_mobility, mean=mean)
-    i, j = np.triu_indices(dim)
-    second = np.empty((*log_mobility.shape, dim, dim))
-    second[..., i, j] = totals[..., dim + 1 :] / totals[..., :1]
-    second[..., j, i] = second[..., i, j]
+    moments = totals[..., dim + 1 :] * inverse
+    second = moments.take(symmetric_entries(dim)[2], axis=-1)
+    second = second.reshape(*log_mobility.shape, dim, dim)
     return KernelSums(log_mobility=log_mobility, mean=mean, second=second)
 
 
@@ -203,6 +218,23 @@ def run_tasks(
         return list(pool.map(task, items))
 
 
+_local = threading.local()
+
+
+def scratch(entries: int) -> Array:
+    """Uninitialised memory of this thread, the same at every call.
+
+    Fresh memory of the size of a tile costs as much as the exponentials in it: the system maps
+    it page by page.  Memory beyond `SCRATCH_ENTRIES` is not kept.
+    """
+    kept: Array | None = getattr(_local, "scratch", None)
+    if kept is None or kept.size < entries:
+        kept = np.empty(entries)
+        if entries <= SCRATCH_ENTRIES:
+            _local.scratch = kept
+    return kept[:entries]
+
+
 def _tile_entries(dim: int, columns: int) -> int:
     """Entries of a tile whose two products stay on the calling thread."""
     if dim >= BLAS_DIMENSION:
@@ -237,34 +269,27 @@ def _row_sums(
     width = min(sources, max(1, entries // height))
     chunks = [slice(start, start + width) for start in range(0, sources, width)]
 
-    def task(starts: range) -> None:
-        buffer = np.empty((height, width))
-        for start in starts:
-            tile = slice(start, start + height)
-            block = rows[tile]
-            views = [buffer[: block.shape[0], : sources - c.start] for c in chunks]
-            if shifted:
-                for c, scores in zip(chunks, views, strict=True):
-                    np.matmul(block, transposed[:, c], out=scores)
-                    largest = scores.max(axis=1, keepdims=True)
-                    shift[tile] = np.maximum(shift[tile], largest) if c.start else largest
+    def task(start: int) -> None:
+        buffer = scratch(height * width).reshape(height, width)
+        tile = slice(start, start + height)
+        block = rows[tile]
+        views = [buffer[: block.shape[0], : sources - c.start] for c in chunks]
+        if shifted:
             for c, scores in zip(chunks, views, strict=True):
                 np.matmul(block, transposed[:, c], out=scores)
-                if shifted:
-                    scores -= shift[tile]
-                    np.maximum(scores, LOG_TINY, out=scores)
-                np.exp(scores, out=scores)
-                totals[tile] += scores @ payload[c]
+                largest = scores.max(axis=1, keepdims=True)
+                shift[tile] = np.maximum(shift[tile], largest) if c.start else largest
+        for c, scores in zip(chunks, views, strict=True):
+            np.matmul(block, transposed[:, c], out=scores)
+            if shifted:
+                scores -= shift[tile]
+                np.maximum(scores, LOG_TINY, out=scores)
+            np.exp(scores, out=scores)
+            totals[tile] += scores @ payload[c]
 
     work = 0 if dim >= BLAS_DIMENSION else heads * count * sources
-    run_tasks(task, _batches(range(0, heads * count, height)), work, threads)
+    run_tasks(task, range(0, heads * count, height), work, threads)
     return totals.reshape(heads, count, columns), shift.reshape(heads, count, 1)
-
-
-def _batches(starts: range, count: int = 32) -> list[range]:
-    """At least ``count`` runs of consecutive tiles if there are as many, each with one buffer."""
-    size = max(1, len(starts) // count)
-    return [starts[k : k + size] for k in range(0, len(starts), size)]
 
 
 def _symmetric_sums(points: Array, payload: Array, matrices: Array, threads: int | None) -> Array:
@@ -281,7 +306,7 @@ def _symmetric_sums(points: Array, payload: Array, matrices: Array, threads: int
         head, part = item
         rows = points @ matrices[head]
         total = np.zeros((count, columns))
-        buffer = np.empty(height * height)
+        buffer = scratch(height * height)
         for k in range(part, len(tiles), parts):
             i = tiles[k]
             for j in tiles[k:]:

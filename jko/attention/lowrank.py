@@ -35,7 +35,7 @@ from .. import sphere
 from .._validation import finite_array, finite_number, require_unit
 from ..measures import TokenCloud
 from .factored import FactoredHeads, FactoredPath
-from .fields import Fields, finite
+from .fields import Fields, Index, finite
 from .kernel import KernelSums
 from .model import AttentionModel
 
@@ -85,10 +85,11 @@ class LowRankFields(Fields):
         """``R_h m_h / 2`` and ``L_h m_h / 2``, shape (H, m, 2 r): times the factors, ``D_h m_h``."""
         return self.share @ (self.coordinates / 2)
 
-    def _pull(self, share: Array) -> Array:
-        """``P_x sum_h share_h D_h m_h`` for shares (H, m): one matrix product for all heads."""
-        inner = (share[..., None] * self._inner).transpose(1, 0, 2).reshape(self.at.shape[0], -1)
-        return sphere.project(self.at, inner @ self._factors.reshape(-1, self.at.shape[1]))
+    def _pull(self, share: Array, index: Index = slice(None)) -> Array:
+        """``sum_h share_h D_h m_h`` for shares (H, m): one matrix product for all heads."""
+        inner = (share[..., None] * self._inner[:, index]).transpose(1, 0, 2)
+        factors = self._factors.reshape(-1, self.at.shape[1])
+        return inner.reshape(-1, factors.shape[0]) @ factors
 
     @cached_property
     def log_mobility_gradient(self) -> Array:

@@ -46,8 +46,7 @@ class UnstorablePathError(ValueError):
 def exact_cloud(points: Array, weights: Array) -> TokenCloud:
     """The cloud with exactly these coordinates and weights, which once belonged to a cloud.
 
-    In hundreds of dimensions the constructor, which normalises, moves the last bit of some
-    points that are normalised already.
+    The constructor normalises, which need not leave every last bit of a unit vector alone.
     """
     cloud = TokenCloud(points, weights)
     object.__setattr__(cloud, "points", frozen(np.array(points, dtype=float)))

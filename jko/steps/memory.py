@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 import os
 
-__all__ = ["MEMORY_PAIRS", "StepTooLargeError", "remembered_pairs", "require_memory", "step_bytes"]
+__all__ = [
+    "MEMORY_PAIRS",
+    "StepTooLargeError",
+    "pass_order",
+    "remembered_pairs",
+    "require_memory",
+    "step_bytes",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +37,11 @@ class StepTooLargeError(MemoryError):
     """The arrays of a step, all linear in the number of tokens, would not fit in memory."""
 
 
+def pass_order(dim: int) -> int:
+    """Order of a step's kernel passes: second moments where they are kept."""
+    return 2 if dim <= BLOCK_DIMENSION else 1
+
+
 def remembered_pairs(n: int, dim: int) -> int:
     """Pairs that L-BFGS remembers: fewer than `MEMORY_PAIRS` from about 500 000 tokens on."""
     return max(2, min(MEMORY_PAIRS, PAIR_BYTES // (16 * n * dim)))
@@ -50,7 +62,7 @@ def step_bytes(n: int, dim: int, heads: int, nodes: int = 0) -> int:
     nodes : int
         Quadrature nodes of the ground cost, 0 for ``"source"``.
     """
-    second = dim**2 if dim <= BLOCK_DIMENSION else 0
+    second = dim**2 if pass_order(dim) == 2 else 0
     kernel_pass = 2 * dim + heads * (2 + dim + second)
     pairs = 2 * dim * remembered_pairs(n, dim)
     vectors = second + 10 * dim + 10

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..transport.plan import MEMORY_LIMIT, optimal_plan, plan_bytes
-from .certificate import RESOLUTION, GapReport, full_gap, local_gap
+from .certificate import RESOLUTION, GapReport, full_gap
+from .plans import PlanCheck, check_plan, cost_floor
 from .pointwise import TokenProblems
 from .positions import minimise_positions
 from .problem import Coupling, Evaluation, Objective, StepProblem
@@ -27,7 +27,6 @@ Array = NDArray[np.float64]
 PLAN_CHANGES = 50
 RESTARTS = 12
 SINGLE_RESTARTS = 8
-PLAN_TOLERANCE = 1e-9
 
 
 @dataclass(eq=False)
@@ -53,17 +52,7 @@ class _Settled:
     coupling: Coupling
     converged: bool
     rounding: float
-    plan: _PlanCheck
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _PlanCheck:
-    """A cheaper coupling if there is one, the used plan's relative gap, and who says so."""
-
-    better: Coupling | None
-    gap: float
-    checked_by: str
-    proof: GapReport
+    plan: PlanCheck
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +125,7 @@ def solve_tokens(
     labels = Coupling.labels(problem.weights)
     objective = Objective(problem, labels)
     if warm is None:
-        first = begin = objective(problem.start)
+        first = begin = objective.begin()
     else:
         first, begin = warm.assemble(objective)
     work.gradient_evaluations += objective.evaluations
@@ -177,7 +166,9 @@ def _settle(
         at = found.best
         work.iterations += found.iterations
         work.gradient_evaluations = objective.evaluations
-        check = _check_plan(problem, coupling, at, certify, work)
+        check = check_plan(problem, coupling, at, certify)
+        work.certificate_evaluations += check.evaluations
+        work.plans += check.plans
         if check.better is None:
             break
         work.plan_changes += 1
@@ -196,45 +187,6 @@ def _follow(
         points, coupling = points[target], Coupling.labels(problem.weights)
     work.gradient_evaluations += 1
     return Objective(problem, coupling)(points), coupling
-
-
-def _check_plan(
-    problem: StepProblem, coupling: Coupling, at: Evaluation, certify: str, work: _Work
-) -> _PlanCheck:
-    """Ask for a cheaper coupling.
-
-    If the O(n) certificate proves every token, the potentials ``-2 tau V`` prove the identity
-    plan and no transport problem is solved; nor is one where a dense plan does not fit.
-    """
-    n = at.points.shape[0]
-    problems = TokenProblems(problem, at.points, problem.anchors)
-    if certify == "none":
-        proof = GapReport.unchecked(at.points)
-    else:
-        proof = local_gap(problems, at, coupling)
-        work.certificate_evaluations += problems.evaluations
-    if not problem.optimises_plan:
-        return _PlanCheck(better=None, gap=0.0, checked_by="labels", proof=proof)
-    if proof.proven.all() or plan_bytes(n, n) > MEMORY_LIMIT:
-        return _PlanCheck(better=None, gap=0.0, checked_by="potentials", proof=proof)
-    cost = problem.anchors[0].cost
-    used = 2 * problem.step * at.transport
-    best = optimal_plan(cost.matrix(at.points), problem.weights, problem.weights)
-    work.plans += 1
-    floor = _cost_floor(problem)
-    cheaper = used - best.cost > PLAN_TOLERANCE * best.cost + floor
-    return _PlanCheck(
-        better=Coupling.from_plan(best.plan, problem.weights) if cheaper else None,
-        gap=max(used - best.cost, 0.0) / max(best.cost, floor),
-        checked_by="network simplex",
-        proof=proof,
-    )
-
-
-def _cost_floor(problem: StepProblem) -> float:
-    """Transport costs below this are rounding: squared distances of a few ulp."""
-    mobility = float(problem.anchors[0].cost.mobility.max())
-    return 1e4 * float(np.finfo(float).eps) ** 2 * mobility
 
 
 def _full_report(problem: StepProblem, settled: _Settled, work: _Work) -> GapReport:
@@ -332,9 +284,9 @@ def _certificate(
     gap = float(problem.weights @ report.gap)
     plan = settled.plan
     plan_gap = plan.gap
-    if plan.checked_by == "potentials":
+    if not np.isfinite(plan_gap) and report.proven.all():
         used = 2 * problem.step * settled.at.transport
-        plan_gap = 2 * problem.step * gap / max(used, _cost_floor(problem))
+        plan_gap = 2 * problem.step * gap / max(used, cost_floor(problem))
     norm = settled.at.norm
     return Certificate(
         plan_gap=plan_gap,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from ..attention.fields import Fields
-from .memory import BLOCK_DIMENSION
+from .memory import pass_order
 from .problem import Anchor, StepProblem
 
 __all__ = ["TokenProblems"]
@@ -80,7 +80,7 @@ class TokenProblems:
 
         Returns the points (K, d) and their values (K,).
         """
-        order = 2 if start.shape[1] <= BLOCK_DIMENSION else 1
+        order = pass_order(start.shape[1])
         y = start.copy()
         fields = self.fields(y, order)
         value = self.values(rows, y, fields.first_variation)

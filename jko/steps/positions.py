@@ -30,6 +30,9 @@ Array = NDArray[np.float64]
 #: An iteration is fast if it lowers the gradient norm to this share.
 FAST = 0.1
 
+#: A first iteration that moves no token further (radians) is expected to be fast.
+SHORT_MOVE = 0.05
+
 #: Eigenvalues of the preconditioner are at least this share of the transport stiffness.
 FLOOR = 1e-2
 
@@ -125,7 +128,7 @@ class _Geometry:
         self.weights = weights
 
     def dot(self, u: Array, v: Array) -> float:
-        return float(self.weights @ np.einsum("nd,nd->n", u, v))
+        return float(self.weights @ np.vecdot(u, v))
 
 
 def minimise_positions(
@@ -163,6 +166,8 @@ def _quasi_newton(
             pairs.clear()
             direction = clipped(-precondition(at.points, at.gradient))
             slope = space.dot(at.gradient, direction)
+        if iteration == 1:
+            fast = float(lengths(direction).max()) <= SHORT_MOVE
         order = 1 if fast and not objective.problem.labelled else objective.order
         found = _line_search(objective, space, at, direction, slope, max_evaluations, order)
         if found is None:
@@ -188,8 +193,15 @@ def _quasi_newton(
 
 def clipped(direction: Array) -> Array:
     """Tangent vectors (n, d), none longer than `LONGEST_MOVE`."""
-    length = np.linalg.norm(direction, axis=1, keepdims=True)
-    return direction * np.minimum(1, LONGEST_MOVE / np.maximum(length, 1e-300))
+    length = lengths(direction)
+    if length.max() <= LONGEST_MOVE:
+        return direction
+    return direction * np.minimum(1, LONGEST_MOVE / np.maximum(length, 1e-300))[:, None]
+
+
+def lengths(v: Array) -> Array:
+    """Lengths of the rows."""
+    return np.sqrt(np.vecdot(v, v))
 
 
 def _two_loop(

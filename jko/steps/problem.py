@@ -22,7 +22,7 @@ from ..attention.fields import Fields, finite
 from ..attention.heads import Heads
 from ..attention.model import AttentionModel
 from ..transport.cost import GEODESIC_NODES, GroundCost, SourceCost
-from .memory import BLOCK_DIMENSION, require_memory
+from .memory import pass_order, require_memory
 
 __all__ = ["Anchor", "Coupling", "Evaluation", "Objective", "StepProblem"]
 
@@ -121,6 +121,8 @@ class StepProblem:
         First iterate, at which the relative gradient norm is one.
     labelled : bool
         Keep the identity coupling even where the plan could be optimised.
+    known : Fields, optional
+        Energy fields at ``start``, where setting up the problem had them made.
 
     Raises
     ------
@@ -135,6 +137,7 @@ class StepProblem:
     anchors: tuple[Anchor, ...]
     start: Array
     labelled: bool = False
+    known: Fields | None = None
 
     def __post_init__(self) -> None:
         averaged = any(not isinstance(anchor.cost, SourceCost) for anchor in self.anchors)
@@ -172,7 +175,7 @@ class StepProblem:
 
     def with_start(self, start: Array) -> StepProblem:
         """The same problem from another first iterate."""
-        return replace(self, start=start)
+        return replace(self, start=start, known=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,12 +211,19 @@ class Objective:
         self.problem = problem
         self.coupling = coupling
         self.evaluations = 0
-        self.order = 2 if problem.start.shape[1] <= BLOCK_DIMENSION else 1
+        self.order = pass_order(problem.start.shape[1])
 
     def __call__(self, y: Array, order: int | None = None) -> Evaluation:
         """Evaluate at ``y``: one kernel pass."""
         self.evaluations += 1
         return self.assemble(y, self.problem.fields(y, y, self.order if order is None else order))
+
+    def begin(self) -> Evaluation:
+        """Evaluate at the start of the problem: one kernel pass, made here or before."""
+        if self.problem.known is None:
+            return self(self.problem.start)
+        self.evaluations += 1
+        return self.assemble(self.problem.start, self.problem.known)
 
     def assemble(self, y: Array, fields: Fields) -> Evaluation:
         """Evaluate at ``y`` given the energy fields there: no kernel pass."""
@@ -222,10 +232,9 @@ class Objective:
         gradient = fields.gradient
         transport = 0.0
         for anchor in problem.anchors:
-            at = y[coupling.columns]
             factor = anchor.coefficient / (2 * problem.step)
-            transport += factor * float(coupling.mass @ anchor.cost.pairs(coupling.rows, at))
-            pull = anchor.cost.gradient(coupling.rows, at)
+            cost, pull = anchor.cost.value_and_gradient(coupling.rows, y[coupling.columns])
+            transport += factor * float(coupling.mass @ cost)
             gradient = gradient + factor * coupling.per_target(pull)
         with np.errstate(over="ignore", invalid="ignore"):
             squared = problem.weights @ np.einsum("nd,nd->n", gradient, gradient)

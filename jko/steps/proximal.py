@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validation import choice, finite_number, positive_integer, positive_number
+from ..attention.fields import Fields
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud, require_cloud
-from ..transport.cost import COSTS, ground_cost
+from ..transport.cost import COSTS, GroundCost, SourceCost, ground_cost
 from .grid.step import GRID_SOLVERS, solve_on_support
+from .memory import pass_order
 from .particles import TokenSolution, solve_tokens
 from .pointwise import TokenProblems
 from .problem import Anchor, StepProblem
@@ -178,15 +180,23 @@ def jko_problem(
     cost: str = "source",
 ) -> StepProblem:
     """The proximal problem of a JKO step on the tokens of positive weight."""
-    base = ground_cost(cost, model, cloud, t)
     charged = np.flatnonzero(cloud.weights > 0)
+    known: Fields | None = None
+    base: GroundCost | None = None
+    if cost == "source" and charged.size == cloud.n and model.heads(t) is model.heads(energy_time):
+        # one kernel pass has the mobility and the gradient that the step starts with
+        known = model.own_fields(cloud, t, pass_order(cloud.dim))
+        base = SourceCost(cloud.points, known.effective_mobility)
+    if base is None:
+        base = ground_cost(cost, model, cloud, t).take(charged)
     return StepProblem(
         model=model,
         weights=cloud.weights[charged],
         step=step,
         energy_time=energy_time,
-        anchors=(Anchor(base.take(charged)),),
+        anchors=(Anchor(base),),
         start=cloud.points[charged],
+        known=known,
     )
 
 

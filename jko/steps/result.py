@@ -41,10 +41,11 @@ class Certificate:
     Attributes
     ----------
     plan_gap : float
-        Excess of the used plan's cost over the optimal cost, relative to that cost.
+        Excess of the used plan's cost over the optimal cost, relative to that cost; infinite
+        where nothing is known (too many tokens for a plan, and not all of them proven).
     plan_checked_by : str
-        ``"network simplex"`` (POT) or ``"potentials"``: with :math:`\psi = -2\tau V` the plan is at most
-        :math:`2\tau \sum_i a_i gap_i` above the optimum, which then is what `plan_gap` reports.
+        ``"network simplex"`` (POT) or ``"potentials"``: :math:`2\tau V` gives dual potentials, and
+        `plan_gap` is the excess over the dual value.
     gradient_norm : float
         On fixed nodes the gap relative to its value at the start; for tokens
         :math:`(\sum_j a_j |g_j/a_j|^2)^{1/2}` relative to its value at the start of the step.

@@ -32,9 +32,16 @@ from .bounds import PotentialBounds
 from .branch import Curvature
 from .cells import Cells
 from .certificate import SURVEY_TOKENS, local_proof, token_values
-from .memory import BLOCK_DIMENSION
+from .memory import pass_order
 from .pointwise import TokenProblems
-from .positions import FAST, SUFFICIENT_DECREASE, Preconditioner, clipped
+from .positions import (
+    FAST,
+    SHORT_MOVE,
+    SUFFICIENT_DECREASE,
+    Preconditioner,
+    clipped,
+    lengths,
+)
 from .problem import Anchor, Coupling, Evaluation, Objective, StepProblem
 from .result import Certificate, StepError, StepStats, StepStatus
 from .survey import SURVEY_LEVEL, Survey
@@ -158,7 +165,7 @@ class _Solver:
     ) -> None:
         self.model, self.start, self.cloud = model, cloud, cloud
         self.step, self.energy_time = step, energy_time
-        self.order = 2 if cloud.dim <= BLOCK_DIMENSION else 1
+        self.order = pass_order(cloud.dim)
         self.iterations = self.evaluations = self.certificate_evaluations = 0
         mobility = sharded_fields(model, cloud, t, 0)
         fields = self._fields(cloud, self.order)
@@ -201,6 +208,8 @@ class _Solver:
             if fresh:
                 self.states = self.cloud.map(_preconditioned, each=[self.states])
             slope = self._direct()
+            if self.iterations == 1:
+                fast = self._longest_move() <= SHORT_MOVE
             found = self._line_search(slope, 1 if fast else self.order)
             if found is None:
                 return StepStatus.STALLED
@@ -223,6 +232,10 @@ class _Solver:
             self.states = self.cloud.map(_directed, zero, zero, each=[self.states])
             slope = float(self._sum(_slope))
         return slope
+
+    def _longest_move(self) -> float:
+        lengths = self.cloud.map(_longest, each=[self.states])
+        return float(max(self.cloud.client.gather(list(lengths))))
 
     def _line_search(
         self, slope: float, order: int
@@ -366,6 +379,11 @@ def _directed(shard: Shard, state: _State, along: Array, across: Array) -> _Stat
 def _slope(shard: Shard, state: _State) -> float:
     assert state.direction is not None
     return _dot(state, state.at.gradient, state.direction)
+
+
+def _longest(shard: Shard, state: _State) -> float:
+    assert state.direction is not None
+    return float(lengths(state.direction).max())
 
 
 def _moved(shard: Shard, state: _State, length: float) -> Shard:

@@ -57,8 +57,12 @@ class GroundCost(ABC):
         """``c(x_rows[k], y_k)``, shape (K,)."""
 
     @abstractmethod
+    def value_and_gradient(self, rows: IntArray, y: Array) -> tuple[Array, Array]:
+        """`pairs` and `gradient` for the price of the latter."""
+
     def gradient(self, rows: IntArray, y: Array) -> Array:
         """Gradient in ``y_k`` of ``c(x_rows[k], y_k)``, tangent, shape (K, d)."""
+        return self.value_and_gradient(rows, y)[1]
 
     @abstractmethod
     def matrix(self, y: Array) -> Array:
@@ -75,17 +79,19 @@ class GroundCost(ABC):
         geodesic.  Exact for ``"source"``, the leading part for the other costs (they use it
         as a preconditioner only).
         """
-        x = self.points[rows]
-        vector = any_log(y, x)
-        angle = np.sqrt(np.einsum("kd,kd->k", vector, vector))
-        unit = np.divide(
-            vector, angle[:, None], out=np.zeros_like(vector), where=angle[:, None] > 0
-        )
-        ratio = theta_cot_theta(angle)
-        tangent = np.eye(y.shape[1]) - y[:, :, None] * y[:, None, :]
-        along = unit[:, :, None] * unit[:, None, :]
-        shape = along + ratio[:, None, None] * (tangent - along)
-        return 2 * self.mobility[rows][:, None, None] * shape
+        back = any_log(y, self.points[rows])
+        squared = np.einsum("kd,kd->k", back, back)
+        ratio = theta_cot_theta(np.sqrt(squared))
+        # (1 - theta cot theta) / theta^2 tends to 1/3
+        safe = np.where(squared > 1e-16, squared, 3.0)
+        along = np.where(squared > 1e-16, 1 - ratio, 1.0) / safe
+        twice = 2 * self.mobility[rows]
+        across = twice * ratio
+        shape = (twice * along)[:, None, None] * (back[:, :, None] * back[:, None, :])
+        shape -= across[:, None, None] * (y[:, :, None] * y[:, None, :])
+        diagonal = np.arange(y.shape[1])
+        shape[:, diagonal, diagonal] += across[:, None]
+        return shape
 
 
 def theta_cot_theta(angle: Array) -> Array:
@@ -101,13 +107,14 @@ def any_log(x: Array, y: Array) -> Array:
     There the squared distance has a concave kink and every such direction is a limit of
     gradients; a minimiser never sits on it, an iterate may.
     """
-    antipodal = np.linalg.norm(x + y, axis=-1) <= sphere.ANTIPODAL_TOLERANCE
-    if not antipodal.any():
+    try:
         return sphere.log(x, y)
-    shifted = y.copy()
-    axis = np.argmin(np.abs(x[antipodal]), axis=-1)
-    shifted[antipodal] += 1e-14 * np.eye(x.shape[-1])[axis]
-    return sphere.log(x, sphere.normalize(shifted))
+    except sphere.AntipodalError:
+        antipodal = np.linalg.norm(x + y, axis=-1) <= sphere.ANTIPODAL_TOLERANCE
+        shifted = y.copy()
+        axis = np.argmin(np.abs(x[antipodal]), axis=-1)
+        shifted[antipodal] += 1e-14 * np.eye(x.shape[-1])[axis]
+        return sphere.log(x, sphere.normalize(shifted))
 
 
 class SourceCost(GroundCost):
@@ -120,8 +127,10 @@ class SourceCost(GroundCost):
     def pairs(self, rows: IntArray, y: Array) -> Array:
         return self.mobility[rows] * sphere.distance(self.points[rows], y) ** 2
 
-    def gradient(self, rows: IntArray, y: Array) -> Array:
-        return -2 * self.mobility[rows][:, None] * any_log(y, self.points[rows])
+    def value_and_gradient(self, rows: IntArray, y: Array) -> tuple[Array, Array]:
+        back, mobility = any_log(y, self.points[rows]), self.mobility[rows]
+        value = mobility * np.einsum("kd,kd->k", back, back)
+        return value, (-2 * mobility)[:, None] * back
 
     def matrix(self, y: Array) -> Array:
         cost: Array = sphere.distance_matrix(self.points, y)
@@ -170,7 +179,7 @@ class AveragedCost(GroundCost):
         value: Array = (average * sphere.distance(x, y)) ** 2
         return value
 
-    def gradient(self, rows: IntArray, y: Array) -> Array:
+    def value_and_gradient(self, rows: IntArray, y: Array) -> tuple[Array, Array]:
         r"""Chain rule through Jacobi fields: a move of ``y`` moves :math:`\gamma_s` by ``s`` times
         its part along the geodesic and :math:`\sin(s\theta)/\sin\theta` times its normal part."""
         x = self.points[rows]
@@ -192,7 +201,8 @@ class AveragedCost(GroundCost):
         pulled = s[..., None] * along[..., None] * away + spread[..., None] * normal
         rate = sphere.project(y, np.einsum("q,qkd->kd", self._weights, pulled))
         average = self._weights @ root
-        return 2 * average[:, None] * (angle[:, None] ** 2 * rate - average[:, None] * back)
+        gradient = 2 * average[:, None] * (angle[:, None] ** 2 * rate - average[:, None] * back)
+        return (average * angle) ** 2, gradient
 
     def matrix(self, y: Array) -> Array:
         n, m = self.points.shape[0], y.shape[0]
