@@ -93,8 +93,7 @@ def test_both_sides_of_a_step_reach_the_same_objective(module):
     model, cloud = problems.gaussian(30, 3)
     result = jko.proximal_step(model, cloud, 0, 0.1)
     heads = model.heads(0)
-    mobility = model.effective_mobility(cloud.points, cloud, 0)
-    arrays = (cloud.points, cloud.weights, heads.matrices, heads.weights, mobility)
+    arrays = (cloud.points, cloud.weights, heads.matrices, heads.weights)
     trace = torch_step.torch_step(*arrays, 0.1, result.objective + 1e-10)
     assert trace.until(result.objective + 1e-10)[1] == trace.values.size
     assert trace.values[0] == pytest.approx(model.energy(cloud, 0), rel=1e-13)

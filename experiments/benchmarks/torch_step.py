@@ -53,7 +53,6 @@ def torch_step(
     weights: np.ndarray,
     matrices: np.ndarray,
     head_weights: np.ndarray,
-    mobility: np.ndarray,
     step: float,
     objective: float = -np.inf,
     change: float = 0.0,
@@ -62,17 +61,18 @@ def torch_step(
 
     Or until L-BFGS stops by itself because values or positions change by less than ``change``.
 
-    Positions are normalised inside the objective; the ground cost is the mobility times the
-    squared great-circle distance.
+    Positions are normalised inside the objective; the ground cost is the effective mobility at
+    the start times the squared great-circle distance.
     """
     import ot
     import torch
 
     start = time.perf_counter()
-    x, a, heads, shares, beta = (
+    x, a, heads, shares = (
         torch.tensor(array, dtype=torch.float64)
-        for array in (points, weights, matrices, head_weights, mobility)
+        for array in (points, weights, matrices, head_weights)
     )
+    beta = 1 / (shares @ (1 / (torch.exp(x @ heads @ x.T) @ a)))
     y = x.clone().requires_grad_(True)
     optimiser = torch.optim.LBFGS(
         [y],

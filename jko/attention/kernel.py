@@ -269,8 +269,12 @@ def _row_sums(
     width = min(sources, max(1, entries // height))
     chunks = [slice(start, start + width) for start in range(0, sources, width)]
 
-    def task(start: int) -> None:
+    def task(starts: range) -> None:
         buffer = scratch(height * width).reshape(height, width)
+        for start in starts:
+            sum_tile(buffer, start)
+
+    def sum_tile(buffer: Array, start: int) -> None:
         tile = slice(start, start + height)
         block = rows[tile]
         views = [buffer[: block.shape[0], : sources - c.start] for c in chunks]
@@ -288,8 +292,14 @@ def _row_sums(
             totals[tile] += scores @ payload[c]
 
     work = 0 if dim >= BLAS_DIMENSION else heads * count * sources
-    run_tasks(task, range(0, heads * count, height), work, threads)
+    run_tasks(task, _batches(range(0, heads * count, height)), work, threads)
     return totals.reshape(heads, count, columns), shift.reshape(heads, count, 1)
+
+
+def _batches(starts: range, count: int = 32) -> list[range]:
+    """At least ``count`` runs of consecutive tiles if there are as many."""
+    size = max(1, len(starts) // count)
+    return [starts[k : k + size] for k in range(0, len(starts), size)]
 
 
 def _symmetric_sums(points: Array, payload: Array, matrices: Array, threads: int | None) -> Array:
