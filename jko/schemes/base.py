@@ -105,6 +105,27 @@ def given_mobility(
     return model.effective_mobility(points, TokenCloud(points, last.cloud.weights), t)
 
 
-def checked_mobility(kind: str) -> str:
-    """``kind``, if it is one of `MOBILITIES`."""
-    return choice(kind, "mobility", MOBILITIES)
+@dataclass(frozen=True, kw_only=True)
+class SecondOrder:
+    """What the schemes of second order share: the choice of the mobility of a step."""
+
+    mobility: str = "implicit"
+
+    def __post_init__(self) -> None:
+        choice(self.mobility, "mobility", MOBILITIES)
+
+    @property
+    def name(self) -> str:
+        """The name of the class in lower case, with what differs from the default."""
+        name = type(self).__name__.lower()
+        return name if self.mobility == "implicit" else f"{name},mobility={self.mobility}"
+
+    @property
+    def order(self) -> int:
+        """2, or 1 with the old mobility."""
+        return 1 if self.mobility == "old" else 2
+
+    @property
+    def memory(self) -> int:
+        """2 if the mobility is extrapolated, else 1."""
+        return 2 if self.mobility == "extrapolated" else 1

@@ -8,7 +8,7 @@ from .._validation import choice
 from ..attention.model import AttentionModel
 from ..steps.proximal import StepOptions
 from ..steps.result import StepResult
-from .base import Past, checked_mobility, given_mobility, require_labelled
+from .base import Past, SecondOrder, given_mobility, require_labelled
 from .onestep import JKO, Midpoint, stage_result
 from .stages import StagePlan, solve_stages
 
@@ -18,7 +18,7 @@ STARTS = ("midpoint", "jko")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BDF2:
+class BDF2(SecondOrder):
     r"""Two-step backward differentiation, second order.
 
     With the ratio :math:`r = \tau/\sigma` of this step to the one before,
@@ -48,25 +48,21 @@ class BDF2:
     Reference: Matthes, Plazotta, arXiv 1711.02935.
     """
 
-    mobility: str = "implicit"
     start: str = "midpoint"
 
-    memory = 2
-
     def __post_init__(self) -> None:
-        checked_mobility(self.mobility)
+        super().__post_init__()
         choice(self.start, "start", STARTS)
 
     @property
     def name(self) -> str:
         """``bdf2``, with what differs from the default."""
-        mobility = "" if self.mobility == "implicit" else f",mobility={self.mobility}"
-        return "bdf2" + mobility + ("" if self.start == "midpoint" else f",start={self.start}")
+        return super().name + ("" if self.start == "midpoint" else f",start={self.start}")
 
     @property
-    def order(self) -> int:
-        """2, or 1 with the old mobility."""
-        return 1 if self.mobility == "old" else 2
+    def memory(self) -> int:
+        """2, the steps of the formula."""
+        return 2
 
     def advance(
         self, model: AttentionModel, past: tuple[Past, ...], end: float, options: StepOptions

@@ -12,7 +12,7 @@ from ..measures import TokenCloud
 from ..steps.proximal import StepOptions, proximal_step
 from ..steps.result import StepResult, StepStatus
 from ..transport.cost import SourceCost
-from .base import Past, along, checked_mobility, given_mobility, require_labelled
+from .base import Past, SecondOrder, along, given_mobility, require_labelled
 from .stages import StagePlan, StageSolution, solve_stages
 
 __all__ = ["JKO", "VE2", "Midpoint"]
@@ -42,7 +42,7 @@ class JKO:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Midpoint:
+class Midpoint(SecondOrder):
     r"""Half a proximal step to ``h``, then the geodesics from ``x`` to ``h`` continued to twice their length.
 
     .. math::
@@ -62,26 +62,6 @@ class Midpoint:
 
     Reference: Legendre, Turinici, C. R. Math. 355 (2017).
     """
-
-    mobility: str = "implicit"
-
-    def __post_init__(self) -> None:
-        checked_mobility(self.mobility)
-
-    @property
-    def name(self) -> str:
-        """``midpoint``, with what differs from the default."""
-        return "midpoint" + _suffix(self.mobility)
-
-    @property
-    def order(self) -> int:
-        """2, or 1 with the old mobility."""
-        return 1 if self.mobility == "old" else 2
-
-    @property
-    def memory(self) -> int:
-        """2 if the mobility is extrapolated, else 1."""
-        return 2 if self.mobility == "extrapolated" else 1
 
     def advance(
         self, model: AttentionModel, past: tuple[Past, ...], end: float, options: StepOptions
@@ -114,7 +94,7 @@ class Midpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VE2:
+class VE2(SecondOrder):
     r"""Three-stage variational extrapolation of second order.
 
     .. math::
@@ -131,27 +111,7 @@ class VE2:
     Reference: Zaitzeff, Esedoglu, Garikipati, arXiv 1908.10246 and 2007.13572.
     """
 
-    mobility: str = "implicit"
-
     ROWS = ((5.0,), (-2.0, 6.0), (-2.0, 3 / 14, 44 / 7))
-
-    def __post_init__(self) -> None:
-        checked_mobility(self.mobility)
-
-    @property
-    def name(self) -> str:
-        """``ve2``, with what differs from the default."""
-        return "ve2" + _suffix(self.mobility)
-
-    @property
-    def order(self) -> int:
-        """2, or 1 with the old mobility."""
-        return 1 if self.mobility == "old" else 2
-
-    @property
-    def memory(self) -> int:
-        """2 if the mobility is extrapolated, else 1."""
-        return 2 if self.mobility == "extrapolated" else 1
 
     def advance(
         self, model: AttentionModel, past: tuple[Past, ...], end: float, options: StepOptions
@@ -171,10 +131,6 @@ class VE2:
         )
         mobility = given_mobility(self.mobility, model, past, middle)
         return stage_result(plan, solve_stages(plan, mobility, options), last)
-
-
-def _suffix(mobility: str) -> str:
-    return "" if mobility == "implicit" else f",mobility={mobility}"
 
 
 def stage_result(plan: StagePlan, solution: StageSolution, last: Past) -> StepResult:
