@@ -1,4 +1,25 @@
 """Weight paths, for import as ``jko.weights``: see `jko.attention.weights`."""
 
-from .attention.weights import *  # noqa: F403
-from .attention.weights import __all__ as __all__
+from .attention.transformer import TransformerPath, TransformerReport, from_transformer
+from .attention.weights import (
+    FromFunction,
+    Frozen,
+    Interpolated,
+    OrnsteinUhlenbeck,
+    Oscillating,
+    Perturbed,
+    WeightPath,
+)
+
+__all__ = [
+    "FromFunction",
+    "Frozen",
+    "Interpolated",
+    "OrnsteinUhlenbeck",
+    "Oscillating",
+    "Perturbed",
+    "TransformerPath",
+    "TransformerReport",
+    "WeightPath",
+    "from_transformer",
+]

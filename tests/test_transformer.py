@@ -15,7 +15,7 @@ from jko.attention.factored import FactoredHeads, FactoredPath
 from jko.attention.fields import KernelOverflowError
 from jko.attention.lowrank import LowRankModel
 from jko.attention.transformer import BERT_NAMES
-from jko.attention.weights import Interpolated, TransformerPath, from_transformer
+from jko.weights import Interpolated, TransformerPath, from_transformer
 from scipy.special import softmax
 
 LAYERS, HEADS, ROWS, DIM = 3, 4, 3, 8

@@ -23,10 +23,7 @@ __all__ = [
     "OrnsteinUhlenbeck",
     "Oscillating",
     "Perturbed",
-    "TransformerPath",
-    "TransformerReport",
     "WeightPath",
-    "from_transformer",
 ]
 
 Array = NDArray[np.float64]
@@ -345,7 +342,3 @@ class Perturbed(WeightPath):
     @property
     def dim(self) -> int:
         return self.base.dim
-
-
-# trained transformers are piecewise linear paths: that module needs this one
-from .transformer import TransformerPath, TransformerReport, from_transformer  # noqa: E402
