@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from jko import AttentionModel, Heads, TokenCloud, proximal_step, sphere
-from jko.steps import plans
+from jko.steps import particles, plans
 from jko.steps.plans import check_plan, cost_floor, potential_excess
 from jko.steps.pointwise import TokenProblems
 from jko.steps.problem import Coupling, Objective
@@ -116,3 +116,20 @@ def test_a_wrong_coupling_is_found_and_mended():
     assert check.better is not None
     np.testing.assert_array_equal(check.better.permutation, [2, 0, 1])
     assert cost_floor(problem) < 1e-20
+
+
+def test_the_certificate_is_that_of_the_plan_that_was_used(random_problem, monkeypatch):
+    """Also where no exchange of the plan is left: it then says how far off the plan is."""
+    model, cloud = random_problem(0, 20)
+    problem = jko_problem(model, cloud, 0, 0.01, 0.01).with_start(np.roll(cloud.points, 1, axis=0))
+    settled = particles.solve_tokens(problem, 1e-6, 1, "none")
+    assert settled.stats.plan_changes >= 1
+    assert settled.certificate.plan_gap <= 1e-9
+    monkeypatch.setattr(particles, "PLAN_CHANGES", 0)
+    left = particles.solve_tokens(problem, 1e-6, 1, "none")
+    cost = problem.anchors[0].cost.matrix(left.at.points)
+    best = optimal_plan(cost, cloud.weights, cloud.weights).cost
+    assert left.stats.plan_changes == 0
+    used = 2 * problem.step * left.at.transport
+    assert left.certificate.plan_gap == pytest.approx(used / best - 1)
+    assert left.certificate.plan_gap > 1e-3

@@ -157,7 +157,7 @@ def _settle(
 ) -> _Settled:
     """Alternate positions and plan until both are optimal."""
     budget = work.gradient_evaluations + goal.max_evaluations
-    for _ in range(PLAN_CHANGES):
+    for change in range(PLAN_CHANGES + 1):
         objective = Objective(problem, coupling)
         objective.evaluations = work.gradient_evaluations
         rounding = objective.rounding(at)
@@ -169,7 +169,7 @@ def _settle(
         check = check_plan(problem, coupling, at, certify)
         work.certificate_evaluations += check.evaluations
         work.plans += check.plans
-        if check.better is None:
+        if check.better is None or change == PLAN_CHANGES:
             break
         work.plan_changes += 1
         at, coupling = _follow(problem, check.better, at.points, work)
