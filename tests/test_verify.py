@@ -255,3 +255,10 @@ def test_the_extents_ask_for_what_the_card_promises():
         assert extent.refinements == (10, 20, 40, 80, 160)
         assert len(extent.cases) == 5
     assert verify.FULL.identity_steps == 50
+    assert verify.FULL.full_limits
+    assert verify.FULL.article.paths >= 8
+    assert verify.FULL.article.rough_heads == (1, 2, 5, 10, 20, 50, 100)
+    assert verify.FULL.article.smooth_horizon == 100
+    more_draws = replace(verify.QUICK, draws=verify.FULL.draws)
+    assert more_draws.article == verify.QUICK.article
+    assert not more_draws.full_limits

@@ -57,12 +57,13 @@ from .claims_stability import (
     special_cases,
 )
 from .claims_steps import certificates, descent, discrete_identity, optimal_plans
-from .laboratory import FULL, QUICK, Extent, Laboratory
+from .laboratory import FULL, QUICK, ArticleSize, Extent, Laboratory
 
 __all__ = [
     "CLAIMS",
     "FULL",
     "QUICK",
+    "ArticleSize",
     "Card",
     "Claim",
     "Extent",

@@ -5,8 +5,6 @@ The article's setting on S^2: octahedral tokens with noise 0.05, initial heads `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +22,7 @@ from ..measures import TokenCloud
 from ..runs.curve import Curve
 from ..runs.flow import particle_flow
 from .card import Claim, short
-from .laboratory import FULL, Laboratory, measured
+from .laboratory import Laboratory, measured
 
 __all__ = [
     "attractive_clusters",
@@ -54,47 +52,6 @@ STATIONARY = 1e-3
 FLOWS = ("softmax", "gradient")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArticleSize:
-    """How much is measured of the article's long runs.
-
-    Attributes
-    ----------
-    tokens, paths : int
-    rough_heads, rough_horizon, rough_step, smooth_heads, smooth_horizon
-        Numbers of heads, horizon (and Heun step) under Ornstein-Uhlenbeck and oscillating heads.
-    limit_tokens : int
-        Tokens of the runs to stationarity.
-    """
-
-    tokens: int = 24
-    paths: int = 4
-    rough_heads: tuple[int, ...] = (1, 2, 5, 10, 20)
-    rough_horizon: float = 10.0
-    rough_step: float = 0.1
-    smooth_heads: tuple[int, ...] = (1, 2, 5, 8)
-    smooth_horizon: float = 60.0
-    limit_tokens: int = 16
-
-
-QUICK_SIZE = ArticleSize()
-FULL_SIZE = ArticleSize(
-    tokens=100,
-    paths=8,
-    rough_heads=(1, 2, 5, 10, 20, 50, 100),
-    rough_horizon=20.0,
-    rough_step=0.05,
-    smooth_heads=(1, 2, 3, 4, 5, 8, 10),
-    smooth_horizon=100.0,
-    limit_tokens=60,
-)
-
-
-def article_size(laboratory: Laboratory) -> ArticleSize:
-    """Full where the article's simulation is drawn as often as in the full verification."""
-    return FULL_SIZE if laboratory.extent.draws >= FULL.draws else QUICK_SIZE
-
-
 def _run(
     regime: str, heads: int, seed: int, tokens: int, velocity: str, times: list[float],
     step: float | None = None, sign: int = 1, method: str = "DOP853"
@@ -112,7 +69,7 @@ def _run(
 @measured
 def rough_averages(laboratory: Laboratory) -> dict[tuple[str, str], Array]:
     """Averages over the second half under Ornstein-Uhlenbeck heads: (paths, head counts) each."""
-    size = article_size(laboratory)
+    size = laboratory.extent.article
     end = size.rough_horizon
     found: dict[tuple[str, str], list[list[float]]] = {}
     for velocity in FLOWS:
@@ -131,13 +88,13 @@ def rough_averages(laboratory: Laboratory) -> dict[tuple[str, str], Array]:
 @measured
 def rough_exponents(laboratory: Laboratory) -> dict[tuple[str, str], PowerLaw]:
     """Exponents in the number of heads of `rough_averages`."""
-    heads = article_size(laboratory).rough_heads
+    heads = laboratory.extent.article.rough_heads
     return {key: fit_power_law(heads, rows) for key, rows in rough_averages(laboratory).items()}
 
 
 def speed_exponent(laboratory: Laboratory) -> Claim:
     """Under Ornstein-Uhlenbeck heads the softmax flow's squared speed averages to O(1/H)."""
-    size = article_size(laboratory)
+    size = laboratory.extent.article
     key = ("softmax", "metric_speed_squared")
     law = rough_exponents(laboratory)[key]
     means = rough_averages(laboratory)[key].mean(axis=0)
@@ -162,7 +119,7 @@ def speed_exponent(laboratory: Laboratory) -> Claim:
 def slope_exponent(laboratory: Laboratory) -> Claim:
     """Under Ornstein-Uhlenbeck heads the squared slope G² averages to O(1/H) (more slowly)."""
     laws = rough_exponents(laboratory)
-    size = article_size(laboratory)
+    size = laboratory.extent.article
     softmax, gradient = laws["softmax", "slope_squared"], laws["gradient", "slope_squared"]
     worst = max(abs(law.exponent + 1) for law in (softmax, gradient))
     return Claim(
@@ -186,7 +143,7 @@ def slope_exponent(laboratory: Laboratory) -> Claim:
 @measured
 def smooth_levels(laboratory: Laboratory) -> dict[tuple[str, str], Array]:
     """Levels under oscillating heads: over a late window and over one a fifth as late."""
-    size = article_size(laboratory)
+    size = laboratory.extent.article
     end = size.smooth_horizon
     times = [0.0, end / 10, end / 5, end / 2, end]
     found: dict[tuple[str, str], list[list[float]]] = {}
@@ -202,7 +159,7 @@ def smooth_levels(laboratory: Laboratory) -> dict[tuple[str, str], Array]:
 
 def oscillating_bounded_below(laboratory: Laboratory) -> Claim:
     """Under oscillating heads the flows' squared speed stays away from zero whatever H (it does not)."""
-    size = article_size(laboratory)
+    size = laboratory.extent.article
     levels = smooth_levels(laboratory)
     late = {v: levels[v, "metric_speed_squared"][:, 1] for v in FLOWS}
     fall = {v: float(late[v][0] / late[v][-1]) for v in FLOWS}
@@ -232,7 +189,7 @@ def oscillating_bounded_below(laboratory: Laboratory) -> Claim:
 def oscillating_few_heads(laboratory: Laboratory) -> Claim:
     """Under one or two oscillating heads nothing decays."""
     levels = smooth_levels(laboratory)
-    size = article_size(laboratory)
+    size = laboratory.extent.article
     few = [k for k, count in enumerate(size.smooth_heads) if count <= 2]
     rows = np.array([levels[v, "metric_speed_squared"][few] for v in FLOWS])
     ratios = rows[..., 1] / rows[..., 0]
@@ -300,7 +257,7 @@ def sampled_heads_integrable(laboratory: Laboratory) -> Claim:
 @measured
 def limit_studies(laboratory: Laboratory) -> dict[tuple[str, str], LateTimes]:
     """Long runs with two heads, repulsive: what remains at the end, over about one period."""
-    tokens = article_size(laboratory).limit_tokens
+    tokens = laboratory.extent.article.limit_tokens
     last = np.array([0.0, 1.5, 3.0, 4.5, 6.0])
     rest, moving = [0.0, *(194 + last).tolist()], [0.0, *(94 + last).tolist()]
     # an implicit method comes to rest, and takes large steps there
@@ -369,7 +326,7 @@ def softmax_limits(laboratory: Laboratory) -> Claim:
 @measured
 def attractive_studies(laboratory: Laboratory) -> dict[str, LateTimes]:
     """Softmax flows of three attractive heads: clusters over late times."""
-    tokens = article_size(laboratory).limit_tokens
+    tokens = laboratory.extent.article.limit_tokens
     times = [0.0, 50.0, 100.0]
     return {
         regime: late_times(_run(regime, 3, 0, tokens, "softmax", times, None, -1), 50.0)

@@ -25,7 +25,6 @@ from ..diagnostics.stability import (
 from ..measures import TokenCloud
 from ..runs.flow import particle_flow
 from .card import Claim, short
-from .claims_article import QUICK_SIZE, article_size
 from .laboratory import Laboratory, measured
 
 __all__ = [
@@ -45,14 +44,10 @@ SPECIAL_TOLERANCE = 1e-10
 IDENTITY_TOLERANCE = 1e-9
 
 
-def _quick(laboratory: Laboratory) -> bool:
-    return article_size(laboratory) == QUICK_SIZE
-
-
 @measured
 def growth_studies(laboratory: Laboratory) -> list[GrowthStudy]:
     """Perturbed clouds of several sizes, both signs and flows, weak and full heads."""
-    tokens, horizon = (10, 0.2) if _quick(laboratory) else (40, 2.0)
+    tokens, horizon = (40, 2.0) if laboratory.extent.full_limits else (10, 0.2)
     cloud = TokenCloud.octahedral(tokens, 0.05, 0)
     heads = Heads.gaussian(3, 3, 1).matrices
     times = np.linspace(0, horizon, 9)
@@ -90,8 +85,8 @@ def groenwall(laboratory: Laboratory) -> Claim:
 @measured
 def perturbation_orders(laboratory: Laboratory) -> dict[str, PowerLaw]:
     """Orders in eps for heads ``A A^T/2 + eps B B^T/2`` and for weight decay of rate eps."""
-    quick = _quick(laboratory)
-    tokens, nodes, horizon, draws = (10, 80, 0.3, 1) if quick else (40, 300, 1.0, 3)
+    full = laboratory.extent.full_limits
+    tokens, nodes, horizon, draws = (40, 300, 1.0, 3) if full else (10, 80, 0.3, 1)
     epsilons = 0.05 / 2.0 ** np.arange(4)
     found: dict[str, list[Array]] = {}
     for seed in range(draws):
@@ -148,8 +143,9 @@ class SamplingStudy:
 @measured
 def sampling_study(laboratory: Laboratory) -> SamplingStudy:
     """Sampled tokens on the circle against an equidistributed reference, gradient flow."""
-    fine, repeats = (200, 6) if _quick(laboratory) else (1000, 10)
-    counts = [10, 20, 40, 80] if _quick(laboratory) else [25, 50, 100, 200, 400]
+    full = laboratory.extent.full_limits
+    fine, repeats = (1000, 10) if full else (200, 6)
+    counts = [25, 50, 100, 200, 400] if full else [10, 20, 40, 80]
     rng = np.random.default_rng(22)
     model = AttentionModel(Heads(Heads.gaussian(3, 2, rng).matrices / 2))
     reference = _circle_cloud((np.arange(fine) + 0.5) / fine)
@@ -260,7 +256,7 @@ def defect_identity(laboratory: Laboratory) -> Claim:
 
 def many_heads(laboratory: Laboratory) -> Claim:
     """Energy and gradient of H Ornstein-Uhlenbeck heads tend to the closed-form limit like H^(-1/2)."""
-    counts = [10, 30, 100, 300] if _quick(laboratory) else [10, 30, 100, 300, 1000]
+    counts = [10, 30, 100, 300, 1000] if laboratory.extent.full_limits else [10, 30, 100, 300]
     draws, t, law = 100, 20.0, ManyHeads()
     cloud = TokenCloud.octahedral(24, 0.05, 0)
     rng = np.random.default_rng(25)

@@ -19,7 +19,7 @@ from ..runs.curve import Curve
 from ..runs.flow import particle_flow
 from ..runs.movement import minimizing_movement
 
-__all__ = ["FULL", "QUICK", "Extent", "Laboratory", "measured"]
+__all__ = ["FULL", "QUICK", "ArticleSize", "Extent", "Laboratory", "measured"]
 
 Array = NDArray[np.float64]
 Value = TypeVar("Value")
@@ -29,6 +29,29 @@ STEP_SIZES = (0.02, 0.1, 0.4)
 
 #: Tolerance of the direct flows.
 FLOW_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArticleSize:
+    """How much is measured of the article's long runs.
+
+    Attributes
+    ----------
+    tokens, paths : int
+    rough_heads, rough_horizon, rough_step, smooth_heads, smooth_horizon
+        Numbers of heads, horizon (and Heun step) under Ornstein-Uhlenbeck and oscillating heads.
+    limit_tokens : int
+        Tokens of the runs to stationarity.
+    """
+
+    tokens: int = 24
+    paths: int = 4
+    rough_heads: tuple[int, ...] = (1, 2, 5, 10, 20)
+    rough_horizon: float = 10.0
+    rough_step: float = 0.1
+    smooth_heads: tuple[int, ...] = (1, 2, 5, 8)
+    smooth_horizon: float = 60.0
+    limit_tokens: int = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +78,10 @@ class Extent:
         Numbers of heads of the article's simulation, and draws of each.
     tokens : int
         Tokens of that simulation.
+    article : ArticleSize
+        Sizes of the article's long runs.
+    full_limits : bool
+        Whether stability and limits (many heads, tokens, perturbations) are measured in full.
     """
 
     cases: tuple[str, ...] = REFERENCE_CASES
@@ -67,10 +94,30 @@ class Extent:
     head_counts: tuple[int, ...] = (1, 2, 10, 100)
     draws: int = 3
     tokens: int = 200
+    article: ArticleSize = ArticleSize()
+    full_limits: bool = False
 
 
 QUICK = Extent()
-FULL = Extent(problems=96, certified_steps=25, identity_steps=50, pairs=96, segments=8, draws=9)
+FULL = Extent(
+    problems=96,
+    certified_steps=25,
+    identity_steps=50,
+    pairs=96,
+    segments=8,
+    draws=9,
+    article=ArticleSize(
+        tokens=100,
+        paths=8,
+        rough_heads=(1, 2, 5, 10, 20, 50, 100),
+        rough_horizon=20.0,
+        rough_step=0.05,
+        smooth_heads=(1, 2, 3, 4, 5, 8, 10),
+        smooth_horizon=100.0,
+        limit_tokens=60,
+    ),
+    full_limits=True,
+)
 
 
 class Laboratory:
