@@ -28,6 +28,7 @@ from jko.plotting import (
     plot_dissipation,
     plot_distances,
     plot_energy,
+    plot_head_counts,
     plot_optimality,
     plot_residuals,
     plot_shares,
@@ -199,6 +200,18 @@ def test_study_figures(sphere_curves):
     check(plot_residuals({"step 0.1": 1e-14, "step 0.2": 0.0}, 1e-8, "residual"))
     check(plot_bounds([0.5, 0.4], {"frozen": [1, 2]}, [2, 3], "$W^2/W_2^2$"))
     check(plot_shares({"1": [0.0, 0.0], "10": [0.3, 1.4]}, "share [%]", "number of heads H"))
+
+
+def test_head_counts_show_the_mean_and_the_range_of_the_draws():
+    counts, draws = [1, 2, 10], np.array([[1.0, 0.5, 0.1], [3.0, 1.5, 0.3]])
+    ax = check(plot_head_counts(counts, {"speed": draws}, "average", -1)).axes[0]
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    (line,) = (line for line in ax.lines if line.get_label() == "slope -1")
+    np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), [2, 1, 0.2])
+    mean, low, high = (np.asarray(part.get_ydata(), dtype=float) for part in ax.lines[:3])
+    np.testing.assert_allclose([mean, low, high], [draws.mean(0), draws.min(0), draws.max(0)])
+    level = check(plot_head_counts(counts, {"level": [1.0, 1e-3, 0.0]}, "level")).axes[0]
+    assert min(level.lines[0].get_ydata()) > 0
 
 
 def test_curves_have_names(sphere_curves):

@@ -18,6 +18,7 @@ from .illustration import Illustration
 from .studies import (
     plot_bounds,
     plot_convergence,
+    plot_head_counts,
     plot_optimality,
     plot_residuals,
     plot_shares,
@@ -40,6 +41,7 @@ __all__ = [
     "plot_dissipation",
     "plot_distances",
     "plot_energy",
+    "plot_head_counts",
     "plot_optimality",
     "plot_residuals",
     "plot_shares",

@@ -18,6 +18,7 @@ from .style import PALETTE, legend_above, new_figure, slope_triangle, styled
 __all__ = [
     "plot_bounds",
     "plot_convergence",
+    "plot_head_counts",
     "plot_optimality",
     "plot_residuals",
     "plot_shares",
@@ -243,4 +244,52 @@ def plot_shares(shares: Mapping[str, ArrayLike], label: str, group: str) -> Figu
     ax.set_ylabel(label)
     ax.set_xlabel(group)
     legend_above(figure, ax)
+    return figure
+
+
+@styled
+def plot_head_counts(
+    counts: ArrayLike, samples: Mapping[str, ArrayLike], label: str, reference: float | None = None
+) -> Figure:
+    """Positive quantities against the number of heads, log-log: means, with the range as bars.
+
+    Parameters
+    ----------
+    counts : (m,) array_like
+        Numbers of heads.
+    samples : mapping of str to (k, m) array_like
+        Draws of every quantity (one row each), by its name.
+    label : str
+        What is averaged.
+    reference : float, optional
+        Exponent of a dashed line through the first mean of the first quantity.
+    """
+    figure = new_figure(7.2, 4.2)
+    ax = figure.subplots()
+    counts = np.asarray(counts, dtype=float)
+    lowest, highest = np.inf, 0.0
+    for (name, values), (color, marker) in zip(samples.items(), SERIES, strict=False):
+        rows = np.maximum(np.atleast_2d(np.asarray(values, dtype=float)), FLOOR)
+        mean = rows.mean(axis=0)
+        lowest, highest = min(lowest, rows.min()), max(highest, rows.max())
+        bars = None if rows.shape[0] == 1 else [mean - rows.min(axis=0), rows.max(axis=0) - mean]
+        ax.errorbar(
+            counts, mean, bars, fmt=marker + "-", color=PALETTE[color], capsize=2, label=name
+        )
+    if reference is not None:
+        first = float(np.atleast_2d(np.asarray(next(iter(samples.values())), float))[:, 0].mean())
+        line = first * (counts / counts[0]) ** reference
+        ax.plot(counts, line, "--", color="#444444", linewidth=1, label=f"slope {reference:g}")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    if highest < 1000 * lowest:
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_locator(FixedLocator(list(counts)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("number of heads H")
+    ax.set_ylabel(label)
+    legend_above(figure, ax, 2)
     return figure

@@ -13,6 +13,7 @@ from ..plotting import (
     plot_convergence,
     plot_defect,
     plot_energy,
+    plot_head_counts,
     plot_optimality,
     plot_residuals,
     plot_shares,
@@ -20,6 +21,7 @@ from ..plotting import (
     plot_taylor,
     plot_tokens,
 )
+from .claims_article import rough_averages, rough_exponents, smooth_levels
 from .claims_distance import dynamic_study, frozen_study
 from .claims_flows import article_draws, flow_balances
 from .claims_limits import limit_study
@@ -72,6 +74,33 @@ def _shares(laboratory: Laboratory) -> Figure:
     shares = {str(count): draws.share for count, draws in article_draws(laboratory).items()}
     label = "loss that does not happen [% of\n½∫ speed² + ½∫ slope²]"
     return plot_shares(shares, label, "number of heads H")
+
+
+#: Flow and carried integral, with the name of its time average.
+LONG_RUNS = {
+    ("softmax", "metric_speed_squared"): r"softmax flow, $\int\hat b|v_{soft}|^2d\mu$",
+    ("softmax", "slope_squared"): "softmax flow, $G^2$",
+    ("gradient", "slope_squared"): "gradient flow, $G^2$",
+}
+
+
+def _rough(laboratory: Laboratory) -> Figure:
+    averages, laws = rough_averages(laboratory), rough_exponents(laboratory)
+    samples = {f"{name}: {laws[key]}": averages[key] for key, name in LONG_RUNS.items()}
+    counts = laboratory.extent.article.rough_heads
+    return plot_head_counts(counts, samples, "average over the second half", -1)
+
+
+def _oscillating(laboratory: Laboratory) -> Figure:
+    levels, end = smooth_levels(laboratory), laboratory.extent.article.smooth_horizon
+    windows = {f"to t = {end / 5:g}": 0, f"to t = {end:g}": 1}
+    samples = {
+        f"{LONG_RUNS[key]}, {window}": levels[key][:, column]
+        for window, column in windows.items()
+        for key in LONG_RUNS
+    }
+    counts = laboratory.extent.article.smooth_heads
+    return plot_head_counts(counts, samples, "average over a window's second half")
 
 
 def _slopes(laboratory: Laboratory) -> Figure:
@@ -139,6 +168,21 @@ FIGURES: tuple[tuple[str, str, str, Draw], ...] = (
         "identity predicts a loss of ½∫ speed² + ½∫ slope²; shown is the share of it that does not "
         "happen. Above 100 % the energy rises.",
         _shares,
+    ),
+    (
+        "ornstein_uhlenbeck",
+        "Ornstein-Uhlenbeck heads: time averages against the number of heads",
+        "Mean over paths, bars from the least to the largest path; in the legend the fitted "
+        "exponent and its 95 % bootstrap interval. What the article plots (the squared speed) "
+        "falls like 1/H; the squared slope falls more slowly.",
+        _rough,
+    ),
+    (
+        "oscillating",
+        "Oscillating heads: levels against the number of heads",
+        "With more heads the level falls as long as one waits: early averages are those of a "
+        "decaying transient. Only the squared slope along the softmax flow stays.",
+        _oscillating,
     ),
     (
         "energy",
