@@ -2,17 +2,19 @@
 
 For every regime, flow, number of heads and seed one run; from the stored runs the time averages of
 both squared slopes against the number of heads, their evolution, the energy balance and tokens.
+Single paths of few Ornstein-Uhlenbeck heads differ by a factor of three: few heads get many paths.
 
     python experiments/regimes.py [--quick] [--out DIR] [--seeds K] [--workers N]
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from jko.diagnostics.limits import PowerLaw, fit_power_law
+from jko.diagnostics.limits import PowerLaw, fit_power_law_groups
 from jko.plotting import PALETTE, save_figure
 from jko.plotting.style import STYLE
 from matplotlib.figure import Figure
@@ -30,34 +32,34 @@ Results = dict[str, dict[str, np.ndarray]]
 
 
 def settings(quick: bool) -> dict[str, dict]:
-    """Heads, horizons of the averages, and run parameters of both regimes."""
+    """Draws for every number of heads, horizons of the averages, and run parameters of both regimes."""
     if quick:
         return {
             "ornstein-uhlenbeck": {
-                "heads": (1, 4),
+                "draws": {1: 1, 4: 1},
                 "windows": (2.0,),
                 "run": {"tokens": 24, "horizon": 2.0, "saved": 8, "step": 0.1, "keep": (0, 2)},
             },
             "oscillating": {
-                "heads": (1, 3),
+                "draws": {1: 1, 3: 1},
                 "windows": (2.0, 4.0),
                 "run": {"tokens": 24, "horizon": 4.0, "saved": 8},
             },
         }
     return {
         "ornstein-uhlenbeck": {
-            "heads": (1, 2, 5, 10, 20, 50, 100),
+            "draws": {1: 64, 2: 64, 5: 32, 10: 32, 20: 16, 50: 8, 100: 8},
             "windows": (20.0,),
             "run": {
                 "tokens": 100,
                 "horizon": 20.0,
                 "saved": 100,
-                "step": 0.025,
+                "step": 0.05,
                 "keep": (0, 1, 5, 20),
             },
         },
         "oscillating": {
-            "heads": tuple(range(1, 11)),
+            "draws": dict.fromkeys(range(1, 11), 4),
             "windows": (20.0, 100.0, 400.0),
             "run": {
                 "tokens": 100,
@@ -73,10 +75,9 @@ def settings(quick: bool) -> dict[str, dict]:
 def members(quick: bool, seeds: int) -> dict[str, dict]:
     found = {}
     for regime, setting in settings(quick).items():
-        runs = seeds if regime == "ornstein-uhlenbeck" else (seeds + 1) // 2
-        for count in setting["heads"]:
+        for count, draws in setting["draws"].items():
             for velocity in FLOWS:
-                for seed in range(runs):
+                for seed in range(min(seeds, draws)):
                     found[f"{regime},{velocity},H={count},seed={seed}"] = dict(
                         regime=regime, heads=count, seed=seed, velocity=velocity, **setting["run"]
                     )
@@ -89,14 +90,18 @@ def chosen(results: Results, regime: str, velocity: str, heads: int) -> list[dic
 
 
 def averages(
-    results: Results, regime: str, velocity: str, quantity: str, heads: tuple, window: float
-) -> np.ndarray:
-    """Averages over the second half of [0, window]: (seeds, heads)."""
-    columns = [
-        [mean_rates(r, window / 2, window)[quantity] for r in chosen(results, regime, velocity, h)]
+    results: Results, regime: str, velocity: str, quantity: str, heads: Iterable[int], window: float
+) -> list[np.ndarray]:
+    """Averages over the second half of [0, window]: for every number of heads its draws."""
+    return [
+        np.array(
+            [
+                mean_rates(r, window / 2, window)[quantity]
+                for r in chosen(results, regime, velocity, h)
+            ]
+        )
         for h in heads
     ]
-    return np.array(columns).T
 
 
 def table(results: Results, quick: bool) -> list[dict]:
@@ -105,33 +110,41 @@ def table(results: Results, quick: bool) -> list[dict]:
         for velocity in FLOWS:
             for quantity in QUANTITIES:
                 for window in setting["windows"]:
-                    values = averages(results, regime, velocity, quantity, setting["heads"], window)
-                    for heads, column in zip(setting["heads"], values.T, strict=True):
+                    heads = setting["draws"]
+                    values = averages(results, regime, velocity, quantity, heads, window)
+                    for count, draws in zip(heads, values, strict=True):
+                        deviation = float(draws.std(ddof=1)) if draws.size > 1 else 0.0
                         rows.append(
                             {
                                 "regime": regime,
                                 "flow": velocity,
                                 "quantity": quantity,
                                 "until": window,
-                                "heads": heads,
-                                "seeds": column.size,
-                                "mean": float(column.mean()),
-                                "deviation": float(column.std(ddof=1)) if column.size > 1 else 0.0,
+                                "heads": count,
+                                "seeds": draws.size,
+                                "mean": float(draws.mean()),
+                                "standard_error": deviation / draws.size**0.5,
+                                "deviation": deviation,
+                                "least": float(draws.min()),
+                                "largest": float(draws.max()),
                             }
                         )
     return rows
 
 
-def fits(results: Results, quick: bool) -> dict[tuple[str, str], PowerLaw]:
-    """Exponents in H of the Ornstein-Uhlenbeck regime, by flow and quantity."""
+def fits(
+    results: Results, quick: bool, least: int = 1, largest: float = np.inf
+) -> dict[tuple[str, str], PowerLaw]:
+    """Exponents in H of the Ornstein-Uhlenbeck regime, by flow and quantity, over a range of H."""
     regime = "ornstein-uhlenbeck"
     setting = settings(quick)[regime]
     window = setting["windows"][-1]
+    heads = [count for count in setting["draws"] if least <= count <= largest]
     found = {}
     for velocity in FLOWS:
         for quantity in QUANTITIES:
-            values = averages(results, regime, velocity, quantity, setting["heads"], window)
-            found[velocity, quantity] = fit_power_law(setting["heads"], values)
+            values = averages(results, regime, velocity, quantity, heads, window)
+            found[velocity, quantity] = fit_power_law_groups(heads, values)
     return found
 
 
@@ -141,7 +154,7 @@ def balances(results: Results, quick: bool) -> list[dict]:
     for regime, setting in settings(quick).items():
         for velocity in FLOWS:
             closures, shares = [], []
-            for heads in setting["heads"]:
+            for heads in setting["draws"]:
                 for result in chosen(results, regime, velocity, heads):
                     terms = dict(zip(INTEGRALS, result["integrals"], strict=True))
                     loss = terms["metric_speed_squared"] / 2 + terms["slope_squared"] / 2
@@ -167,7 +180,7 @@ def draw_time(results: Results, quick: bool) -> Figure:
     figure = Figure(figsize=(9.6, 6.4), layout="constrained")
     axes = figure.subplots(2, 2, sharey="row")
     for column, (regime, setting) in enumerate(settings(quick).items()):
-        shown = [h for h in setting["heads"] if h in (1, 2, 3, 4, 5, 8, 10, 50, 100)][:7]
+        shown = [h for h in setting["draws"] if h in (1, 2, 3, 4, 5, 8, 10, 50, 100)][:7]
         for row, quantity in enumerate(QUANTITIES):
             ax = axes[row, column]
             for heads, color in zip(shown, COLORS, strict=False):
@@ -214,18 +227,17 @@ def draw_heads(results: Results, quick: bool) -> Figure:
     for ax, (regime, setting) in zip(axes, settings(quick).items(), strict=True):
         for window, dash in zip(setting["windows"][::-1], ("-", "--", ":"), strict=False):
             for line, label, color in zip(lines, labels, COLORS[::2], strict=False):
-                values = averages(results, regime, *line, setting["heads"], window)
+                values = averages(results, regime, *line, setting["draws"], window)
+                mean = np.array([draws.mean() for draws in values])
+                ends = np.array([[draws.min(), draws.max()] for draws in values]).T
                 if regime == REGIMES[0]:
                     label = f"{label}: {found[line].exponent:.2f}"
                 elif len(setting["windows"]) > 1:
                     label = f"to T = {window:g}" if line == lines[0] else None
                 ax.errorbar(
-                    setting["heads"],
-                    values.mean(axis=0),
-                    [
-                        values.mean(axis=0) - values.min(axis=0),
-                        values.max(axis=0) - values.mean(axis=0),
-                    ],
+                    list(setting["draws"]),
+                    mean,
+                    [mean - ends[0], ends[1] - mean],
                     fmt="o" + dash,
                     color=PALETTE[color],
                     capsize=2,
@@ -244,7 +256,7 @@ def draw_heads(results: Results, quick: bool) -> Figure:
 def draw_tokens(results: Results, quick: bool) -> Figure:
     """Snapshots of the first seed: longitude and height of the tokens."""
     setting = settings(quick)["ornstein-uhlenbeck"]
-    counts = [h for h in setting["heads"] if h in (1, 4, 10, 100)]
+    counts = [h for h in setting["draws"] if h in (1, 4, 10, 100)]
     keep = setting["run"]["keep"]
     figure = Figure(figsize=(2.4 * len(keep), 1.7 * len(counts) + 0.5), layout="constrained")
     axes = figure.subplots(len(counts), len(keep), sharex=True, sharey=True, squeeze=False)
@@ -272,20 +284,23 @@ def draw_tokens(results: Results, quick: bool) -> Figure:
 
 
 def main() -> None:
-    parsed = arguments(__doc__, "regimes", 8)
+    parsed = arguments(__doc__, "regimes", 64)
     results = sweep(article_flow, members(parsed.quick, parsed.seeds), parsed)
     write_table(parsed.out / "averages.csv", table(results, parsed.quick))
     write_table(parsed.out / "balances.csv", balances(results, parsed.quick))
-    laws = fits(results, parsed.quick)
+    ranges = ((1, np.inf),) if parsed.quick else ((1, np.inf), (1, 20), (5, np.inf))
     rows = [
         {
             "flow": flow,
             "quantity": quantity,
+            "from": least,
+            "to": largest,
             "exponent": law.exponent,
             "low": law.interval[0],
             "high": law.interval[1],
         }
-        for (flow, quantity), law in laws.items()
+        for least, largest in ranges
+        for (flow, quantity), law in fits(results, parsed.quick, least, largest).items()
     ]
     write_table(parsed.out / "exponents.csv", rows)
     draw(results, parsed.quick, parsed.out)

@@ -14,6 +14,7 @@ from jko.diagnostics.limits import (
     cluster_count,
     decaying_path,
     fit_power_law,
+    fit_power_law_groups,
     late_times,
     time_average,
 )
@@ -98,6 +99,34 @@ def test_power_law_is_recovered_with_an_interval_that_covers_it():
 def test_power_law_refuses(samples):
     with pytest.raises(ValueError, match="samples must"):
         fit_power_law([1, 2, 3], samples)
+
+
+def test_power_law_of_groups_of_different_sizes():
+    x = np.array([1.0, 2, 5, 10, 20])
+    sizes = (48, 24, 12, 12, 6)
+    exact = fit_power_law_groups(x, [np.full(k, 3 * v**-1.2) for k, v in zip(sizes, x, strict=True)])
+    assert exact.exponent == pytest.approx(-1.2)
+    assert exact.interval == pytest.approx((-1.2, -1.2))
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(60):
+        groups = [v**-1.0 * rng.lognormal(-0.02, 0.2, k) for k, v in zip(sizes, x, strict=True)]
+        low, high = fit_power_law_groups(x, groups).interval
+        covered += low <= -1 <= high
+    assert covered >= 46  # nominally 57; the bootstrap of the smallest groups is narrow
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([[1.0], [2.0]], "groups must be 3"),
+        ([[1.0], [2.0], []], r"groups\[2\] must be 1-d and not empty"),
+        ([[1.0], [2.0], [0.0]], "must be positive"),
+    ],
+)
+def test_power_law_of_groups_refuses(groups, message):
+    with pytest.raises(ValueError, match=message):
+        fit_power_law_groups([1, 2, 3], groups)
 
 
 @pytest.fixture(scope="module")

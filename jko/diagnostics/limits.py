@@ -15,6 +15,7 @@ and gradient follow; the mobility needs :math:`\mathbb E[1/b]` and is sampled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
     "cluster_count",
     "decaying_path",
     "fit_power_law",
+    "fit_power_law_groups",
     "late_times",
     "time_average",
 ]
@@ -240,7 +242,43 @@ def fit_power_law(x: ArrayLike, samples: ArrayLike, rng: Rng = 0) -> PowerLaw:
         raise ValueError("x and samples must be positive to be fitted by a power law")
     rng = np.random.default_rng(rng)
     chosen = rng.integers(0, y.shape[0], (RESAMPLES, y.shape[0]))
-    means = np.vstack([y.mean(axis=0), y[chosen].mean(axis=1)])
+    return _power_law(x, np.vstack([y.mean(axis=0), y[chosen].mean(axis=1)]))
+
+
+def fit_power_law_groups(x: ArrayLike, groups: Sequence[ArrayLike], rng: Rng = 0) -> PowerLaw:
+    r"""The fit of `fit_power_law` where every ``x`` has its own samples, as many as there are.
+
+    Parameters
+    ----------
+    x : (m,) array_like
+        Positive.
+    groups : sequence of m array_like
+        Positive samples of ``y`` at every ``x``, independent and resampled on their own.
+
+    Raises
+    ------
+    ValueError
+        For other shapes, or values that are not positive.
+    """
+    x = np.asarray(x, dtype=float)
+    samples = [np.asarray(group, dtype=float) for group in groups]
+    if x.ndim != 1 or x.size < 2 or len(samples) != x.size:
+        raise ValueError(f"groups must be {x.size} and at least 2, got {len(samples)}")
+    for index, group in enumerate(samples):
+        if group.ndim != 1 or group.size == 0:
+            raise ValueError(f"groups[{index}] must be 1-d and not empty, got {group.shape}")
+    if not ((x > 0).all() and all((group > 0).all() for group in samples)):
+        raise ValueError("x and groups must be positive to be fitted by a power law")
+    rng = np.random.default_rng(rng)
+    means = [
+        np.concatenate([[group.mean()], rng.choice(group, (RESAMPLES, group.size)).mean(axis=1)])
+        for group in samples
+    ]
+    return _power_law(x, np.stack(means, axis=1))
+
+
+def _power_law(x: Array, means: Array) -> PowerLaw:
+    """The law of the first row of ``means``, with the interval of the others' exponents."""
     slopes, constants = np.polyfit(np.log(x), np.log(means).T, 1)
     low, high = np.quantile(slopes[1:], (0.025, 0.975))
     return PowerLaw(
