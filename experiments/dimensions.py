@@ -29,9 +29,11 @@ def settings(quick: bool) -> dict[str, dict]:
         }
     return {
         "ornstein-uhlenbeck": dict(
-            heads=(1, 2, 5, 10, 20), tokens=40, horizon=20.0, saved=40, step=0.05
+            heads=(1, 2, 5, 10, 20), tokens=100, horizon=20.0, saved=40, step=0.05
         ),
-        "oscillating": dict(heads=(1, 2, 3, 5, 10), tokens=40, horizon=100.0, saved=40, rtol=1e-6),
+        "oscillating": dict(
+            heads=(1, 2, 3, 5, 10), tokens=100, horizon=100.0, saved=40, rtol=1e-6
+        ),
     }
 
 
@@ -124,7 +126,7 @@ def draw(results: dict, quick: bool, seeds: int, dims: tuple[int, ...]) -> Figur
 
 
 def main() -> None:
-    parsed = arguments(__doc__, "dimensions", 2)
+    parsed = arguments(__doc__, "dimensions", 4)
     dims = (2, 5) if parsed.quick else (2, 5, 10)
     results = sweep(article_flow, members(parsed.quick, parsed.seeds, dims), parsed)
     write_table(parsed.out / "dimensions.csv", table(results, parsed.quick, parsed.seeds, dims))

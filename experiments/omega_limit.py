@@ -89,8 +89,8 @@ def draw(results: dict) -> Figure:
 
 
 def main() -> None:
-    parsed = arguments(__doc__, "omega_limit", 2)
-    size = dict(heads=3, tokens=40, horizon=100.0)
+    parsed = arguments(__doc__, "omega_limit", 4)
+    size = dict(heads=3, tokens=100, horizon=100.0)
     if parsed.quick:
         size = dict(heads=2, tokens=8, horizon=1.0)
     members = {
