@@ -28,6 +28,8 @@ QUANTITIES = {
     "slope_squared": r"$G^2 = \int |p|^2/\hat b\,d\mu$",
 }
 COLORS = ("blue", "sky", "green", "orange", "vermilion", "purple", "black")
+#: Quantiles over draws between which bands and bars are drawn.
+MIDDLE = (0.1, 0.9)
 Results = dict[str, dict[str, np.ndarray]]
 
 
@@ -149,26 +151,33 @@ def fits(
 
 
 def balances(results: Results, quick: bool) -> list[dict]:
-    """How well the energy balance closes, relative to the energy's total variation."""
+    """How well the energy balance closes, relative to the energy's total variation.
+
+    Over the whole run, and over its second half alone: stiff initial heads may spoil the start.
+    """
     rows = []
     for regime, setting in settings(quick).items():
         for velocity in FLOWS:
-            closures, shares = [], []
+            closures, late, shares = [], [], []
             for heads in setting["draws"]:
                 for result in chosen(results, regime, velocity, heads):
                     terms = dict(zip(INTEGRALS, result["integrals"], strict=True))
                     loss = terms["metric_speed_squared"] / 2 + terms["slope_squared"] / 2
                     change = result["energy"] - result["energy"][0]
-                    residual = change - terms["energy_time_derivative"] + loss
+                    closure = change - terms["energy_time_derivative"] + loss - terms["defect"]
                     scale = np.abs(np.diff(result["energy"])).sum()
-                    closures.append(np.abs(residual - terms["defect"]).max() / scale)
+                    closures.append(np.abs(closure).max() / scale)
+                    second = closure[closure.size // 2 :]
+                    late.append(np.abs(second - second[0]).max() / scale)
                     if heads > 1:
                         shares.append(terms["defect"][-1] / loss[-1])
             rows.append(
                 {
                     "regime": regime,
                     "flow": velocity,
+                    "median_relative_closure": float(np.median(closures)),
                     "largest_relative_closure": float(max(closures)),
+                    "largest_in_second_half": float(max(late)),
                     "median_defect_share": float(np.median(shares)),
                 }
             )
@@ -188,7 +197,7 @@ def draw_time(results: Results, quick: bool) -> Figure:
                 times, values = smoothed(runs, quantity)
                 style = {"color": PALETTE[color]}
                 ax.plot(times, np.exp(np.log(values).mean(axis=0)), label=f"H = {heads}", **style)
-                low, high = values.min(axis=0), values.max(axis=0)
+                low, high = np.quantile(values, MIDDLE, axis=0)
                 ax.fill_between(times, low, high, alpha=0.15, linewidth=0, **style)
             ax.set_yscale("log")
             ax.set_xlabel("time t")
@@ -229,7 +238,7 @@ def draw_heads(results: Results, quick: bool) -> Figure:
             for line, label, color in zip(lines, labels, COLORS[::2], strict=False):
                 values = averages(results, regime, *line, setting["draws"], window)
                 mean = np.array([draws.mean() for draws in values])
-                ends = np.array([[draws.min(), draws.max()] for draws in values]).T
+                ends = np.array([np.quantile(draws, MIDDLE) for draws in values]).T
                 if regime == REGIMES[0]:
                     label = f"{label}: {found[line].exponent:.2f}"
                 elif len(setting["windows"]) > 1:
@@ -237,7 +246,7 @@ def draw_heads(results: Results, quick: bool) -> Figure:
                 ax.errorbar(
                     list(setting["draws"]),
                     mean,
-                    [mean - ends[0], ends[1] - mean],
+                    np.maximum([mean - ends[0], ends[1] - mean], 0),
                     fmt="o" + dash,
                     color=PALETTE[color],
                     capsize=2,
