@@ -82,7 +82,7 @@ def draw(results: dict) -> Figure:
         axes[1, column].set_xlabel("time t")
     axes[0, 0].set_ylabel(r"$\int\hat b\,|v|^2 d\mu$ of the flow")
     axes[1, 0].set_ylabel(f"clusters (gaps of {RADIUS:g} rad)")
-    ticks(axes[1, 0], (2, 5, 10, 20, 40), "y")
+    ticks(axes[1, 0], (2, 5, 10, 20, 40, 80), "y")
     ticks(axes[1, 1], (1, 2, 5, 10), "y")
     axes[0, 0].legend(fontsize=8)
     return figure
