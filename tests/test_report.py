@@ -216,6 +216,7 @@ def make_card(holds: bool = True) -> Card:
         seconds=1.0,
         versions={"jko": "0.1"},
         evidence=Laboratory(SMALL),
+        illustrate=figures.illustrations,
     )
 
 

@@ -57,6 +57,7 @@ from .claims_stability import (
     special_cases,
 )
 from .claims_steps import certificates, descent, discrete_identity, optimal_plans
+from .figures import illustrations
 from .laboratory import FULL, QUICK, ArticleSize, Extent, Laboratory
 
 __all__ = [
@@ -150,7 +151,14 @@ def run_verification(
     start = time.perf_counter()
     laboratory = Laboratory(extent or (QUICK if quick else FULL))
     report_progress = progress or _silent
-    card = Card(rows=(), quick=quick, seconds=0.0, versions=library_versions(), evidence=laboratory)
+    card = Card(
+        rows=(),
+        quick=quick,
+        seconds=0.0,
+        versions=library_versions(),
+        evidence=laboratory,
+        illustrate=illustrations,
+    )
     for done, claim in enumerate(claims):
         report_progress(_title(claim), done, len(claims))
         row = _measure(claim, laboratory)

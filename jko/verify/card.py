@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -123,7 +123,9 @@ class Card:
     versions : mapping of str to str
         Versions of this package and of what it stands on.
     evidence : Laboratory or None
-        The runs behind the rows, from which figures are drawn.
+        The runs behind the rows.
+    illustrate : callable
+        Draws figures from the evidence.
     """
 
     rows: tuple[Claim, ...]
@@ -131,6 +133,9 @@ class Card:
     seconds: float
     versions: Mapping[str, str] = field(default_factory=dict)
     evidence: Laboratory | None = None
+    illustrate: Callable[[Laboratory], Sequence[Illustration]] = field(
+        default=lambda laboratory: (), repr=False
+    )
 
     @property
     def failed(self) -> bool:
@@ -197,11 +202,7 @@ class Card:
 
     def illustrations(self) -> Sequence[Illustration]:
         """The figures behind the rows; none without evidence."""
-        if self.evidence is None:
-            return ()
-        from .figures import illustrations
-
-        return illustrations(self.evidence)
+        return () if self.evidence is None else self.illustrate(self.evidence)
 
     def curves(self) -> Sequence[Curve]:
         """JKO and both flows of one case, for the moving picture; none without evidence."""
