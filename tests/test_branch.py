@@ -130,3 +130,56 @@ def test_the_local_proof_is_the_documented_inequality(dim, random_problem, monke
         bound = (gradient**2).sum(axis=1) / (2 * kappa)
         np.testing.assert_allclose(gap[proven], bound[proven], rtol=1e-4, atol=1e-25)
     assert any(proven.any() for _, _, proven in seen)
+
+
+@pytest.mark.parametrize("evaluations", [1000, 2, 1])
+def test_nothing_is_better_in_the_safe_ball(evaluations, monkeypatch):
+    """Whole balls around the tokens are dismissed, stationary or not; they are worth it."""
+    found = []
+    build = branch._TokenState.build.__func__
+
+    def watched(cls, problems, *arguments):
+        state = build(cls, problems, *arguments)
+        found.append((problems, state))
+        return state
+
+    monkeypatch.setattr(branch._TokenState, "build", classmethod(watched))
+    rng = np.random.default_rng(0)
+    for seed in range(200, 240):
+        solve_tokens(misplaced(seed), 1e-10, evaluations, "full")
+    wider = []
+    for problems, state in found:
+        near = state.near
+        assert (near.safe >= near.convex).all()
+        wider.append(np.median(near.safe / np.maximum(near.convex, 1e-5)))
+        lowest = state.value - near.gap - 1e-12 * np.maximum(np.abs(state.value), 1)
+        for _ in range(20):
+            direction = sphere.project(state.point, rng.standard_normal(state.point.shape))
+            direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+            length = near.safe * rng.uniform(0, 1, near.safe.size) ** 0.5
+            y = sphere.exp(state.point, length[:, None] * direction)
+            angle = sphere.distance(state.source, y)
+            potential = problems.fields(y, 0).first_variation
+            assert (0.5 * state.stiffness * angle**2 + potential >= lowest).all()
+    assert len(found) > 30
+    assert np.median(wider) > 1.5
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.05, 0.2, 0.5])
+def test_the_safe_ball_of_a_cubic(slope):
+    """Without transport and with Hess V(y) = lowest, of Lipschitz constant T, the bound is a cubic."""
+    lowest, third = 1.0, 4.0
+
+    class Cubic:
+        def third(self, mobility, radius):
+            return np.full(1, third)
+
+    point = np.array([[1.0, 0.0]])
+    near = branch._neighbourhood(
+        point, point, np.array([slope]), np.zeros(1), np.array([lowest]), np.ones((1, 1)), Cubic()
+    )
+    # - slope r + lowest r^2/2 - third r^3/6 = - gap
+    roots = np.roots([-third / 6, lowest / 2, -slope, near.gap[0]])
+    last = max(root.real for root in roots if abs(root.imag) < 1e-12)
+    assert max(near.convex[0], 0.6 * last if slope < 0.1 else 0) <= near.safe[0] <= last
+    assert 0.7 * lowest / third < near.convex[0] < lowest / third

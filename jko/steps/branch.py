@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.intp]
 
-FIRST_LEVEL = {2: 5, 3: 3}
+FIRST_LEVEL = {2: 5, 3: 2}
 LEVELS = {2: 24, 3: 14}
 MAX_PAIRS = 400_000
 TOKEN_BLOCK = 500
@@ -168,7 +168,7 @@ class _TokenState:
     point: Array
     value: Array
     stiffness: Array
-    ball: Array
+    near: _Neighbourhood
     gap: Array
     live: BoolArray
     unproven: BoolArray
@@ -190,19 +190,18 @@ class _TokenState:
         hessian = fields.first_variation_hessian(tokens)
         lowest = _lowest_tangent_eigenvalue(hessian, point)
         mobility = fields.head_mobility[:, tokens]
-        ball, kappa = _convex_ball(source, point, stiffness, lowest, mobility, curvature)
         gradient = at.gradient[tokens]
-        squared = np.einsum("kd,kd->k", gradient, gradient)
-        certain = kappa > 0
+        slope = np.sqrt(np.vecdot(gradient, gradient))
+        near = _neighbourhood(source, point, slope, stiffness, lowest, mobility, curvature)
         return cls(
             source=source,
             point=point,
             value=value[tokens],
             stiffness=stiffness,
-            ball=ball,
-            gap=np.where(certain, squared / (2 * np.where(certain, kappa, 1)), 0),
+            near=near,
+            gap=near.gap.copy(),
             live=np.ones(tokens.size, dtype=bool),
-            unproven=~certain,
+            unproven=near.modulus == 0,
             candidate=np.repeat(point[:, None], CANDIDATES, axis=1),
             candidate_value=np.full((tokens.size, CANDIDATES), np.inf),
         )
@@ -236,31 +235,70 @@ def _lowest_tangent_eigenvalue(hessian: Array, point: Array) -> Array:
     return lowest
 
 
-def _convex_ball(
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Neighbourhood:
+    """What is certain around every ``y_i``.
+
+    Attributes
+    ----------
+    convex, modulus : (n,)
+        Radius of strong convexity and its modulus; zero where none was found.
+    gap : (n,)
+        ``|g|^2 / (2 modulus)``: ``f_i`` is nowhere lower by more in the convex ball ...
+    safe : (n,)
+        ... nor in this larger one.
+    """
+
+    convex: Array
+    modulus: Array
+    gap: Array
+    safe: Array
+
+
+def _neighbourhood(
     source: Array,
     point: Array,
+    slope: Array,
     stiffness: Array,
     lowest: Array,
     mobility: Array,
     curvature: Curvature,
-) -> tuple[Array, Array]:
-    """Radius around ``y_i`` of strong convexity and its modulus (zero modulus: none found)."""
+) -> _Neighbourhood:
+    r"""Lower bounds of ``f_i`` along geodesics from ``y_i``.
+
+    Within distance ``r`` the second derivative is at least
+    :math:`\kappa(r) = \hat b_i \theta\cot\theta/\tau + \lambda_{min} - r T`, with :math:`\theta = d(x_i, y_i) + r` and T the Lipschitz
+    constant of ``Hess V`` there; it decreases.  So :math:`f_i(\exp_y(r u)) - f_i(y) \ge -|g| r + \int_0^r (r - s) \kappa(s) ds`,
+    which stays above minus the gap about three times as far as :math:`\kappa` stays positive.
+    """
     angle = sphere.distance(source, point)
-    ball, modulus = np.zeros_like(angle), np.zeros_like(angle)
-    for radius in np.geomspace(1e-5, 1.5, 60):
+    circle = point.shape[1] == 2
+    start = stiffness * (1.0 if circle else theta_cot_theta(angle)) + lowest
+    radii = np.geomspace(1e-5, 1.5, 60)
+    kappas = np.empty((radii.size, angle.size))
+    convex, modulus = np.zeros_like(angle), np.zeros_like(angle)
+    for kappa, radius in zip(kappas, radii, strict=True):
         reach = angle + radius
-        if point.shape[1] == 2:
-            shape = np.where(reach < np.pi, 1.0, -np.inf)
-        else:
-            shape = np.where(
-                reach < np.pi, theta_cot_theta(np.minimum(reach, np.pi - 1e-9)), -np.inf
-            )
-        kappa = stiffness * shape + lowest - radius * curvature.third(mobility, radius)
-        start = stiffness * (1.0 if point.shape[1] == 2 else theta_cot_theta(angle)) + lowest
-        good = kappa > 0.1 * np.maximum(start, 0)
-        good &= kappa > 0
-        ball, modulus = np.where(good, radius, ball), np.where(good, kappa, modulus)
-    return ball, modulus
+        shape = 1.0 if circle else theta_cot_theta(np.minimum(reach, np.pi - 1e-9))
+        third = curvature.third(mobility, radius)
+        kappa[:] = np.where(reach < np.pi, stiffness * shape + lowest - radius * third, -np.inf)
+        good = (kappa > 0.1 * np.maximum(start, 0)) & (kappa > 0)
+        convex, modulus = np.where(good, radius, convex), np.where(good, kappa, modulus)
+    found = modulus > 0
+    gap = np.where(found, slope**2 / (2 * np.where(found, modulus, 1)), 0)
+    # kappa at the end of a segment bounds it on the whole of it
+    width = np.diff(radii, prepend=0.0)[:, None]
+    change = np.cumsum(kappas * width, axis=0) - slope
+    before = np.vstack([-slope, change[:-1]])
+    fall = np.cumsum(before * width + kappas * width**2 / 2, axis=0)
+    # the bound is lowest at an end of the segment, unless it turns upwards inside
+    ends = (before >= 0) | (kappas <= 0)
+    certain = (radii[:, None] <= convex) | ((fall >= -gap) & ends)
+    certain = np.logical_and.accumulate(certain, axis=0)
+    safe = np.where(certain, radii[:, None], 0).max(axis=0)
+    return _Neighbourhood(
+        convex=convex, modulus=modulus, gap=gap, safe=np.where(found, safe, 0)
+    )
 
 
 def _potential(fields: Fields, radius: Array, curvature: Curvature) -> _Potential:
@@ -288,13 +326,14 @@ def _undecided(
     radii = cells.radii
     potential = _potential(problems.fields(cells.centers, 1), radii, curvature)
     r, center = radii[cell], potential.points[cell]
-    outside = sphere.distance(state.point[token], center) + r > state.ball[token]
+    apart = sphere.distance(state.point[token], center)
+    outside = apart + r > state.near.safe[token]
     outside |= state.unproven[token]
     source, stiffness = state.source[token], state.stiffness[token]
     angle = sphere.distance(source, center)
-    apart = 0.5 * stiffness * np.maximum(angle - r, 0) ** 2
+    pull = 0.5 * stiffness * np.maximum(angle - r, 0) ** 2
     value, floor = potential.value[cell], potential.floor[cell]
-    separate = apart + value - potential.slope[cell] * r - 0.5 * floor * r**2
+    separate = pull + value - potential.slope[cell] * r - 0.5 * floor * r**2
     joint_value = 0.5 * stiffness * angle**2 + value
     joint = joint_value - _joint_drop(source, center, angle, stiffness, potential, cell, floor, r)
     target = state.value[token]
@@ -303,7 +342,7 @@ def _undecided(
     undecided = outside & ~(np.maximum(separate, joint) > target + noise)
     refuted = undecided & (joint_value < target - noise)
     # centers well inside the convex ball only rediscover the token itself
-    far = sphere.distance(state.point[token], center) > 2 * state.ball[token]
+    far = apart > 2 * state.near.convex[token]
     state.offer(token[undecided & far], center[undecided & far], joint_value[undecided & far])
     state.unproven[token[refuted]] = True
     state.live[token[refuted]] = False
