@@ -124,7 +124,7 @@ class Card:
         Versions of this package and of what it stands on.
     evidence : Laboratory or None
         The runs behind the rows.
-    illustrate : callable
+    illustrate : callable or None
         Draws figures from the evidence.
     """
 
@@ -133,9 +133,7 @@ class Card:
     seconds: float
     versions: Mapping[str, str] = field(default_factory=dict)
     evidence: Laboratory | None = None
-    illustrate: Callable[[Laboratory], Sequence[Illustration]] = field(
-        default=lambda laboratory: (), repr=False
-    )
+    illustrate: Callable[[Laboratory], Sequence[Illustration]] | None = None
 
     @property
     def failed(self) -> bool:
@@ -202,7 +200,9 @@ class Card:
 
     def illustrations(self) -> Sequence[Illustration]:
         """The figures behind the rows; none without evidence."""
-        return () if self.evidence is None else self.illustrate(self.evidence)
+        if self.evidence is None or self.illustrate is None:
+            return ()
+        return self.illustrate(self.evidence)
 
     def curves(self) -> Sequence[Curve]:
         """JKO and both flows of one case, for the moving picture; none without evidence."""
