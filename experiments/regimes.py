@@ -56,7 +56,7 @@ def settings(quick: bool) -> dict[str, dict]:
                 "tokens": 100,
                 "horizon": 20.0,
                 "saved": 100,
-                "step": 0.05,
+                "step": 0.025,
                 "keep": (0, 1, 5, 20),
             },
         },

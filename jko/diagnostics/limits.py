@@ -246,7 +246,7 @@ def fit_power_law(x: ArrayLike, samples: ArrayLike, rng: Rng = 0) -> PowerLaw:
 
 
 def fit_power_law_groups(x: ArrayLike, groups: Sequence[ArrayLike], rng: Rng = 0) -> PowerLaw:
-    r"""The fit of `fit_power_law` where every ``x`` has its own samples, as many as there are.
+    r"""The fit of `fit_power_law`, :math:`y \approx C x^p`, where every ``x`` has its own samples.
 
     Parameters
     ----------
