@@ -2,7 +2,8 @@ r"""
 An energy balance that closes, and one that cannot
 ==================================================
 
-A minimizing movement obeys an exact identity at *any* step size. Summed over its steps,
+A minimizing movement obeys an exact identity at *any* step size at which every minimiser is the
+global one. Summed over its steps,
 
 .. math:: E(\mu_K) - E(\mu_0) = \int \partial_t E - \sum_k \frac{W^2}{2\tau}
           - \sum_k \int_0^\tau \frac{W^2(\mu_k, \tilde\mu_r)}{2 r^2}\,dr,
@@ -27,7 +28,8 @@ model = AttentionModel(weights.Oscillating(Heads.gaussian(3, rng=1)))
 movement = minimizing_movement(model, cloud, (0, 2), step=0.2, certify="none")
 
 # %%
-# Ten long steps. The residual, and with it the closure, is rounding.
+# Ten long steps. The residual, and with it the closure, is rounding. (Far longer ones, at which a
+# token should split, leave a residual: their certificates are ``failed``.)
 
 balance = energy_balance(movement)
 print(balance)

@@ -172,12 +172,12 @@ def oscillating_bounded_below(laboratory: Laboratory) -> Claim:
             "away from zero, whatever the number of heads."
         ),
         measured=(
-            f"late level (to T = {size.smooth_horizon:g}), {counts}: softmax "
+            f"mean over the second half (to T = {size.smooth_horizon:g}), {counts}: softmax "
             f"{short(late['softmax'][0], 1)} down to {short(late['softmax'][-1], 1)}, gradient "
             f"{short(late['gradient'][0], 1)} down to {short(late['gradient'][-1], 1)}; only G² along "
             f"the softmax flow stays, at {short(slope.min(), 1)} or more"
         ),
-        expected=f"fails: the level falls by more than a factor {LEVEL_FACTOR:g}",
+        expected=f"fails: it falls with H by more than a factor {LEVEL_FACTOR:g}",
         holds=min(fall.values()) <= LEVEL_FACTOR,
         expected_to_hold=False,
         how_known="equispaced phases: the head law is stationary up to its H-th harmonics",
@@ -198,7 +198,7 @@ def oscillating_few_heads(laboratory: Laboratory) -> Claim:
         key="oscillating_few_heads",
         claim="Oscillating heads, H = 1 and 2: the squared speed does not decay in time.",
         measured=(
-            f"late level {', '.join(texts)}; ratio to the level five times earlier "
+            f"mean over the second half {', '.join(texts)}; ratio to the mean five times earlier "
             f"{ratios.min():.2f} to {ratios.max():.2f}"
         ),
         expected="ratios between 1/2 and 2",
@@ -218,15 +218,16 @@ def integrable_regimes(laboratory: Laboratory) -> Claim:
     lengths["Ornstein-Uhlenbeck law"] = law_integrability(ManyHeads(), horizon)
     finite = {name: x.verdict is Integrability.INTEGRABLE for name, x in lengths.items()}
     infinite = lengths["oscillating"].verdict is Integrability.NOT_INTEGRABLE
-    text = ", ".join(f"{name} {x.lengths[-1]:.2f}" for name, x in lengths.items())
+    text = ", ".join(
+        f"{name} {x.lengths[-1]:.2f} (p = {round(x.decay, 2):g})" for name, x in lengths.items()
+    )
     return Claim(
         key="integrable_regimes",
         claim=(
             "∫|Θ'|dt is finite for frozen and decaying heads and for the Ornstein-Uhlenbeck law (many "
             "heads), infinite for oscillating heads."
         ),
-        measured=f"length to t = {horizon:g}: {text}; speed ~ t^(−p) with p = "
-        + ", ".join(f"{x.decay:.2g}" for x in lengths.values()),
+        measured=f"length to t = {horizon:g}, and p where the speed falls like t^(−p): {text}",
         expected="p > 1.1 for the finite ones, p < 0.9 for the infinite one",
         holds=infinite and all(ok for name, ok in finite.items() if name != "oscillating"),
         how_known="quadrature along the path; Gaussian law in closed form",

@@ -127,9 +127,10 @@ def _bounds_claim(study: BoundStudy, key: str, claim: str, tolerance: float) -> 
             f"{study.ratio.size} pairs: W²/W₂² from {study.ratio.min():.3g} to "
             f"{study.ratio.max():.3g}, m from {study.lower.min():.3g}, M to "
             f"{study.upper.max():.3g}; "
-            f"least slack {study.slack:.2g}, to exp(±max|D|) {study.prior_slack:.2g} (relative)"
+            f"bounds m, M missed by at least {study.slack:.2g}, bounds exp(±max|D|) by "
+            f"{study.prior_slack:.2g} (relative)"
         ),
-        expected=f"no slack below zero (tolerance {short(tolerance)})",
+        expected=f"no bound crossed (tolerance {short(tolerance)})",
         holds=study.slack >= -tolerance and study.prior_slack >= -tolerance,
         how_known="theorem, measured constants",
         numbers={

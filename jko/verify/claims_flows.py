@@ -302,12 +302,11 @@ def article_defect(laboratory: Laboratory) -> Claim:
             "dE = −½ speed² − ½ slope² (frozen heads)."
         ),
         measured=(
-            f"share of the right side that the energy does not lose, median of {extent.draws} "
-            "draws "
-            f"of Z + Zᵀ, {extent.tokens} tokens, T = {ARTICLE_HORIZON:g}: {text}; the energy "
+            f"part of ½∫(speed² + slope²) that the energy does not lose, median of "
+            f"{extent.draws} draws of Z + Zᵀ, {extent.tokens} tokens, T = {ARTICLE_HORIZON:g}: {text}; the energy "
             f"rises in {rising} of {len(many) * extent.draws} draws with H > 1"
         ),
-        expected=f"fails for H > 1 (share above {short(SHARE_TOLERANCE)} in every draw)",
+        expected=f"fails for H > 1 (part above {short(SHARE_TOLERANCE)} in every draw)",
         holds=any(bool((found.share <= SHARE_TOLERANCE).any()) for found in many.values()),
         expected_to_hold=False,
         how_known="the simulated velocity is v_soft, not v_grad; measured",

@@ -109,9 +109,10 @@ def mobility_bounds(laboratory: Laboratory) -> Claim:
         measured=(
             f"{study.lower.size} problems, {study.points} points, max|D| {study.norms.min():.2g} "
             "to "
-            f"{study.norms.max():.2g}: least slack of log b {low:.2g} below, {high:.2g} above"
+            f"{study.norms.max():.2g}: log b̂ at least {low:.2g} above the lower bound and "
+            f"{high:.2g} below the upper one"
         ),
-        expected=f"no slack below zero (rounding {short(slack)})",
+        expected=f"no bound crossed (rounding {short(slack)})",
         holds=low >= -slack and high >= -slack,
         how_known="theorem, checked at nodes of the sphere",
         numbers={"lower_slack": low, "upper_slack": high, "points": study.points},

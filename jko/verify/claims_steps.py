@@ -170,8 +170,8 @@ def certificates(laboratory: Laboratory) -> Claim:
         measured=(
             f"{len(steps)} steps of size {', '.join(f'{s:g}' for s in STEP_SIZES)}: "
             f"{counts['proven']} proven, {counts['searched']} searched, {counts['failed']} failed; "
-            f"largest gap {short(gap)}; {NODES} nodes against {tokens} proven tokens: {found} "
-            "better"
+            f"largest gap {short(gap)}; {NODES} nodes tried for each of {tokens} proven tokens: "
+            f"{found} better"
         ),
         expected="none failed, no counterexample to a proof",
         holds=undecided == 0 and found == 0,
