@@ -119,3 +119,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_01_one_step.png", dpi=150)

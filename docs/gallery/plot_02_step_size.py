@@ -63,3 +63,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_02_step_size.png", dpi=150)

@@ -75,3 +75,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_03_one_head_against_many.png", dpi=150)

@@ -71,3 +71,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_04_rough_and_smooth_heads.png", dpi=150)

@@ -31,6 +31,7 @@ print(movement.message)
 # Tokens of the movement and of the flow for D = 4 I.
 
 figure = plot_tokens([movement, flows[4.0]], times=[0, 0.5, 1.5, 4])
+figure.savefig("plot_05_clustering_tokens.png", dpi=150)
 
 # %%
 # The number of clusters (tokens linked by gaps below 0.1 rad) over time, for three heads.
@@ -54,3 +55,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_05_clustering.png", dpi=150)

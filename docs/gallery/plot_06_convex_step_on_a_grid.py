@@ -42,3 +42,4 @@ print(f"difference {abs(values[0] - values[1]):.1e}")
 
 clouds = [density, *(step.cloud for step in steps.values())]
 figure = plot_density(clouds, ["before", "cvxpy", "conditional gradient"], bandwidth=0.15)
+figure.savefig("plot_06_convex_step_on_a_grid.png", dpi=150)

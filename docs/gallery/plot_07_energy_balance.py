@@ -34,6 +34,7 @@ movement = minimizing_movement(model, cloud, (0, 2), step=0.2, certify="none")
 balance = energy_balance(movement)
 print(balance)
 figure = plot_balance(balance)
+figure.savefig("plot_07_energy_balance_movement.png", dpi=150)
 
 # %%
 # The softmax flow from the same cloud, integrated to 1e-10. Its *residual* stays; subtracting
@@ -42,3 +43,4 @@ figure = plot_balance(balance)
 softmax = energy_balance(particle_flow(model, cloud, (0, 2), velocity="softmax", rtol=1e-10))
 print(softmax)
 figure = plot_balance(softmax)
+figure.savefig("plot_07_energy_balance_softmax.png", dpi=150)

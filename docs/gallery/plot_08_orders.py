@@ -34,3 +34,4 @@ for table in tables:
 
 figure = plot_orders(tables)
 figure.axes[1].xaxis.set_minor_formatter(NullFormatter())
+figure.savefig("plot_08_orders.png", dpi=150)

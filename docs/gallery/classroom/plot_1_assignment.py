@@ -56,3 +56,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_1_assignment.png", dpi=150)

@@ -52,3 +52,4 @@ def draw():
 
 
 figure = draw()
+figure.savefig("plot_2_why_not_arccos.png", dpi=150)

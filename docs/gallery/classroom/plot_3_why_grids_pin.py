@@ -40,3 +40,4 @@ figure = plot_resolution(series, labels)
 ax = figure.axes[0]
 cells = np.geomspace(0.05, 8, 2000)
 ax.plot(cells, np.round(cells) / cells, "--", color="black", linewidth=0.9, zorder=0)
+figure.savefig("plot_3_why_grids_pin.png", dpi=150)
