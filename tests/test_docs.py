@@ -27,7 +27,10 @@ GALLERY = sorted((DOCS / "gallery").rglob("plot_*.py"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "lessons").glob("*.md"))]
 
 #: Pages whose Python blocks are run one after the other.
-RUNNABLE = ("README.md", "docs/start.md", "docs/layout.md")
+RUNNABLE = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("start", "layout", "fixed-support", "explore", "transformer")),
+)
 
 #: Rooms whose public names must show an equation or an example.
 ROOMS = ("jko.sphere", "jko.problems", "jko.transport", "jko.schemes", "jko.diagnostics")
