@@ -4,11 +4,12 @@ At fixed measure, Ito's formula for :math:`dD = (I - D)\,dt + \sqrt{\sigma^2}\,d
 
 .. math::
 
-    dE = \underbrace{\tfrac12\sum_h w_h \sum_{ij} a_i a_j e_{hij} \langle x_i, (I - D_h) x_j\rangle}_{drift} dt
-       + \underbrace{\tfrac{\sigma^2}{8}\sum_h w_h\sum_{ij} a_i a_j e_{hij}(1 + \langle x_i, x_j\rangle^2)}_{Ito\ correction} dt
-       + martingale, \qquad e_{hij} = e^{\langle x_i, D_h x_j\rangle},
+    dE &= \underbrace{\tfrac12\sum_h w_h \sum_{ij} a_i a_j e_{hij} \langle x_i, (I - D_h) x_j\rangle}_{drift} dt \\
+       &+ \underbrace{\tfrac{\sigma^2}{8}\sum_h w_h\sum_{ij} a_i a_j e_{hij}(1 + \langle x_i, x_j\rangle^2)}_{Ito\ correction} dt
+       + martingale,
 
-the martingale part of an interval of the base grid being the first-order increment
+with :math:`e_{hij} = e^{\langle x_i, D_h x_j\rangle}`.  The martingale part of an interval of the base
+grid is the first-order increment
 :math:`\tfrac12\sum w_h \sum a_i a_j e_{hij} \langle x_i, \Delta D_h x_j\rangle` minus the drift.  What is left of the true change is
 the *remainder*, of zero mean up to O(base_step) and variance O(base_step).  The pathwise balance of
 `energy_balance` needs none of this: the path is piecewise linear.
