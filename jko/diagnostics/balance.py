@@ -67,7 +67,7 @@ class EnergyBalance:
         ``energy_change - energy_time_derivative + dissipation + slope``: for a softmax flow it
         equals the integrated defect, for a curve of maximal slope it is zero.
     closure : (K+1,)
-        ``residual - defect``: numerical error alone, if the steps of a movement are global minima.
+        ``residual - defect``: numerical error alone.
     total_variation : float
         Of the energy along the curve, the scale to compare residuals with.
     """
@@ -96,9 +96,8 @@ def energy_balance(curve: Curve) -> EnergyBalance:
     r"""The energy balance of a curve.
 
     Direct flows: from the integrals carried with the ODE.  JKO movements: the discrete
-    identity, which closes to rounding at any step whose minimiser is the global one and moves
-    continuously with the step (on fixed nodes, where its integrand is nearly a staircase, to the
-    width of its bracket); a step whose certificate is ``failed`` leaves a residual.  Other movements: the continuous identity
+    identity, which closes to rounding at any step (on fixed nodes, where its integrand is
+    nearly a staircase, to the width of its bracket).  Other movements: the continuous identity
     along the geodesic interpolation, whose defect, :math:`O(\tau^2)` for second-order schemes, is
     how far the curve is from a curve of maximal slope.
 
