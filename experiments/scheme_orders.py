@@ -177,8 +177,10 @@ def run_adaptive(parameters: Parameters, out: Path) -> None:
 
 
 def report(name: str, table: ConvergenceTable) -> ConvergenceTable:
-    low, high = table.order_interval
     print(f"{name}: {table}")
+    if table.steps.size < 2:  # the others ended early
+        return table
+    low, high = table.order_interval
     print(f"order {table.order:.3f} ({low:.3f} .. {high:.3f}), ", end="")
     print(f"{table.work_to_reach(1e-6):.3g} passes to 1e-6\n", flush=True)
     return table

@@ -1,12 +1,12 @@
 """The command ``jko converge``."""
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from jko.cli.app import app
-from jko.cli.converge import orders_table, verdict
-from jko.diagnostics.convergence_table import ConvergenceTable
+from jko.cli.progress import remaining
 from typer.testing import CliRunner
 
 CONFIG = """
@@ -54,24 +54,60 @@ def test_a_bad_configuration_is_one_clear_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def _table(errors):
-    columns = np.ones(len(errors))
-    return ConvergenceTable(
-        scheme="midpoint",
-        reference="gradient flow",
-        expected_order=2,
-        steps=0.1 / 2 ** np.arange(len(errors)),
-        errors=errors,
-        final_errors=errors,
-        labelled_errors=errors,
-        evaluations=columns,
-        seconds=columns,
+def _run(tmp_path, text):
+    config, out = tmp_path / "study.toml", tmp_path / "out"
+    config.write_text(text)
+    arguments = ["converge", str(config), "--out", str(out), "--workers", "1"]
+    return CliRunner().invoke(app, arguments), out
+
+
+def test_a_run_that_ends_early_is_a_gap_and_the_rest_is_kept(tmp_path):
+    text = CONFIG.replace('"octahedral"\nn = 8', '"uniform"\nn = 50')
+    text = text.replace('path = "oscillating"', 'path = "oscillating"\nsign = -1')
+    text = text.replace("horizon = 0.2", "horizon = 2.0")
+    text = text.replace("steps = [0.1, 0.05]", "steps = [0.4, 0.2, 0.1]")
+    text = text.replace('"jko", "midpoint"', '"bdf2", "jko"')
+    result, out = _run(tmp_path, text)
+    assert result.exit_code == 1, result.output
+    assert "gap" in result.output
+    assert "note: bdf2: step 0.2 has no error, its run ended early: at t = 1.6" in result.output
+    assert "[converge] schemes" in result.output
+    lines = [line for line in (out / "orders.csv").read_text().splitlines() if line[0] != "#"]
+    rows = list(csv.DictReader(lines))
+    assert sum(row["scheme"] == "jko" and row["errors"] != "" for row in rows) == 3
+    [gap] = [row for row in rows if row["steps"] == "0.2" and row["scheme"] == "bdf2"]
+    assert (gap["errors"], gap["gap"].startswith("at t = 1.6")) == ("", True)
+    assert (out / "orders.png").stat().st_size > 10_000
+
+
+def test_rough_steps_are_said_before_the_runs_and_get_no_verdict(tmp_path):
+    text = CONFIG.replace('"oscillating"', '"ornstein_uhlenbeck"')
+    result, _ = _run(tmp_path, text)
+    assert result.exit_code == 0, result.output
+    assert result.output.index("4 runs: jko and midpoint, each with steps 0.1, 0.05") >= 0
+    note = "the weight path has kinks every 0.005, the smallest step is 0.05"
+    assert result.output.count(note) == 1
+    assert result.output.index(note) < result.output.index("finest pair")
+    assert result.output.count("rough path") == 3
+    assert "differs" not in result.output
+
+
+def test_the_verdicts_rule_is_printed(tmp_path):
+    result, _ = _run(tmp_path, CONFIG)
+    assert "holds: the finest pair is within the band of the expected order" in result.output
+    assert "1 ± 0.05" in result.output
+    assert "2 ± 0.1" in result.output
+
+
+def test_remaining_time_of_a_task_that_advances_rarely():
+    task = SimpleNamespace(
+        time_remaining=None, fields={"lumpy": True}, completed=25.0, total=100.0, elapsed=1300.0
     )
-
-
-def test_the_verdict_follows_the_finest_pair():
-    late = _table([1e-2, 5e-3, 1.25e-3])
-    assert late.order == pytest.approx(1.5)
-    assert verdict(late) == "holds"
-    assert verdict(_table([1e-2, 2.5e-3, 1.25e-3])) == "differs"
-    assert orders_table([late]).row_count == 8
+    assert remaining(task) == "1:05:00"
+    task.completed = 0.0
+    assert remaining(task) == "-:--:--"
+    # a resumed run: what was there before took no time
+    task.fields, task.completed, task.elapsed = {"begun": 50.0}, 75.0, 10.0
+    assert remaining(task) == "0:00:10"
+    task.time_remaining = 7.0
+    assert remaining(task) == "0:00:07"

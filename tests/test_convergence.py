@@ -6,16 +6,24 @@ import multiprocessing
 import runpy
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from jko import AttentionModel, Heads, TokenCloud, minimizing_movement, particle_flow
-from jko.attention.weights import OrnsteinUhlenbeck
-from jko.diagnostics import convergence
+from jko.attention.weights import OrnsteinUhlenbeck, Oscillating
+from jko.diagnostics import convergence, reference
 from jko.diagnostics.convergence import StudyError, common_times, convergence_study
-from jko.diagnostics.convergence_table import ConvergenceTable, read_tables, write_tables
-from jko.diagnostics.reference import grid_spacing
+from jko.diagnostics.convergence_table import (
+    ConvergenceTable,
+    Gap,
+    Verdict,
+    read_tables,
+    write_tables,
+)
+from jko.diagnostics.reference import grid_spacing, reference_states
+from jko.plotting.convergence import plot_orders
 from jko.problems import reference_case
 
 CASES = ("sphere_three_heads", "sphere_weighted", "circle_two_heads", "five_dim")
@@ -198,10 +206,13 @@ def test_rough_paths_show_the_order_below_their_base_step():
     assert grid_spacing(model.path, span) == pytest.approx(0.05)
     assert grid_spacing(model.path, (0.0, 0.48)) is None
     coarse = convergence_study(model, cloud, span, (0.25, 0.125), "midpoint", certify="none")
+    assert coarse.rough
+    assert coarse.verdict is Verdict.ROUGH_PATH
     assert any("kinks every 0.05" in message for message in coarse.messages)
     fine = convergence_study(model, cloud, span, (0.05, 0.025), "midpoint", certify="none")
     assert fine.order == pytest.approx(2, abs=0.05)
     assert fine.messages == ()
+    assert fine.verdict is Verdict.HOLDS
 
 
 # what the tables say of themselves
@@ -230,10 +241,114 @@ def test_unconverged_members_are_said_and_broken_ones_raise():
     weights = rng.dirichlet(np.ones(8))
     cloud = TokenCloud(TokenCloud.octahedral(8, 0.3, rng).points, weights)
     model = AttentionModel(Heads(heads), sign=-1)
-    with pytest.raises(StudyError, match=r"step 0.4 ended early: a step failed"):
+    with pytest.raises(
+        StudyError, match=r"no run of midpoint,mobility=old reached the end: step 0.8 ended early: at"
+    ) as caught:
         convergence_study(
-            model, cloud, (0.0, 0.8), (0.4, 0.2), "midpoint,mobility=old", certify="none"
+            model, cloud, (0.0, 0.8), (0.8, 0.4), "midpoint,mobility=old", certify="none"
         )
+    assert [gap.step for gap in caught.value.gaps] == [0.8, 0.4]
+
+
+def splitting_problem():
+    """Clustering tokens whose plan leaves the labels in long steps of BDF2."""
+    path = Oscillating(Heads.gaussian(2, 3, 1))
+    return AttentionModel(path, sign=-1), TokenCloud.uniform(50, 3, 0)
+
+
+def test_a_run_that_ends_early_is_a_gap(tmp_path):
+    model, cloud = splitting_problem()
+    done = []
+    table = convergence_study(
+        model, cloud, (0.0, 2.0), (0.2, 0.1, 0.05), "bdf2", certify="none", progress=done.append
+    )
+    assert done == [0.05, 0.1, 0.2]
+    np.testing.assert_array_equal(table.steps, [0.1, 0.05])
+    assert table.errors.shape == (2,)
+    [gap] = table.gaps
+    assert gap.step == 0.2
+    assert "the labels are not an optimal plan" in gap.reason
+    assert table.messages[0].startswith("step 0.2 has no error, its run ended early: at t = ")
+    write_tables(tmp_path / "orders.csv", [table])
+    [back] = read_tables(tmp_path / "orders.csv")
+    assert back.gaps == table.gaps
+    np.testing.assert_array_equal(back.errors, table.errors)
+    [empty] = read_tables(_written(tmp_path / "empty.csv", replace(synthetic([1, 1, 1]), **NOTHING)))
+    assert empty.steps.size == 0
+    assert empty.gaps == NOTHING["gaps"]
+    assert empty.verdict is Verdict.NO_ORDER
+
+
+NOTHING = {
+    **dict.fromkeys(
+        ("steps", "errors", "final_errors", "labelled_errors", "evaluations", "seconds"), np.empty(0)
+    ),
+    "gaps": (Gap(step=0.1, reason='a step failed, "early"'),),
+}
+
+
+def _written(path, table):
+    write_tables(path, [table])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        ([4e-3, 2e-3, 1e-3], Verdict.HOLDS),
+        ([5e-3, 2e-3, 1e-3], Verdict.HOLDS),
+        # the fit's interval contains one
+        ([4e-3, 2.2e-3, 1e-3], Verdict.UNDECIDED),
+        # it does not, but the pairs have not settled
+        ([8e-3, 7e-3, 6e-3, 5.5e-3, 2.5e-3], Verdict.UNDECIDED),
+        ([1e-2, 1e-2 / 2**0.75, 1e-2 / 2**1.5, 1e-2 / 2**2.25], Verdict.DIFFERS),
+        # levels off
+        ([4e-3, 2e-3, 1.8e-3], Verdict.DIFFERS),
+        ([1e-3, 0.0, 0.0], Verdict.NO_ORDER),
+    ],
+)
+def test_the_verdict_of_a_table(errors, verdict, tmp_path):
+    count = len(errors)
+    work = np.ones(count)
+    table = synthetic(errors, 0.1 / 2 ** np.arange(count), evaluations=work, seconds=work)
+    assert table.verdict is verdict
+    rough = replace(table, kink_spacing=1e-3)
+    assert rough.verdict is Verdict.ROUGH_PATH
+    [back] = read_tables(_written(tmp_path / "orders.csv", rough))
+    assert back.verdict is Verdict.ROUGH_PATH
+    assert replace(table, kink_spacing=1.0).verdict is verdict
+
+
+def test_studies_can_share_a_reference():
+    case = reference_case("circle_two_heads")
+    span, steps = (0.0, 1.0), np.array([0.5, 0.25])
+    times = common_times(span, steps)
+    states = reference_states(case.model, case.cloud, span, times, "gradient")
+    shared = convergence_study(case.model, case.cloud, span, steps, reference=states)
+    alone = convergence_study(case.model, case.cloud, span, steps)
+    np.testing.assert_array_equal(shared.errors, alone.errors)
+    assert shared.reference == "gradient flow"
+    with pytest.raises(ValueError, match=r"reference must hold states of shape \(4, 30, 2\)"):
+        convergence_study(case.model, case.cloud, span, [0.25, 0.125], reference=states)
+
+
+def test_a_reference_for_steps_above_the_grid_costs_less(monkeypatch):
+    model, cloud = rough_problem()
+    spent = []
+
+    def counted(*arguments, **settings):
+        curve = particle_flow(*arguments, **settings)
+        spent.append(curve.evaluations)
+        return curve
+
+    monkeypatch.setattr(reference, "particle_flow", counted)
+    span, times = (0.0, 0.5), np.array([0.25, 0.5])
+    loose = reference_states(model, cloud, span, times, "gradient", smallest_step=0.125)
+    assert sum(spent) <= 4 * (10 + 20)
+    assert loose.error < 1e-6
+    precise = reference_states(model, cloud, span, times, "gradient", smallest_step=0.05)
+    assert sum(spent) > 4 * (10 + 20 + 40)
+    np.testing.assert_allclose(loose.points, precise.points, atol=1e-6)
 
 
 def test_tables_know_their_orders():
@@ -320,8 +435,6 @@ def test_tables_survive_their_file(tmp_path):
 
 
 def test_figure_shows_every_scheme_with_units_and_slopes():
-    from jko.plotting.convergence import plot_orders
-
     steps = np.array([0.1, 0.05, 0.025])
     tables = [
         synthetic(0.2 * steps),
@@ -351,3 +464,17 @@ def test_experiment_runs_quickly(tmp_path, monkeypatch, capsys):
     assert "midpoint against gradient flow" in capsys.readouterr().out
     assert (tmp_path / "scheme_orders.png").stat().st_size > 10_000
     assert len(read_tables(tmp_path / "sphere_three_heads.csv")) == 2
+
+
+def test_the_work_axis_has_few_plain_numbers():
+    table = synthetic([1e-2, 5e-3, 2.5e-3], evaluations=np.array([150.0, 600.0, 4000.0]))
+    figure = plot_orders([table])
+    figure.canvas.draw()
+    axis = figure.axes[1].xaxis
+    low, high = figure.axes[1].get_xlim()
+    shown = [
+        text.get_text()
+        for text, place in zip(axis.get_ticklabels(which="both"), axis.get_ticklocs(), strict=False)
+        if text.get_text() and low <= place <= high
+    ]
+    assert shown == ["200", "500", "1,000", "2,000"]

@@ -18,7 +18,7 @@ from ..diagnostics.convergence_table import ConvergenceTable
 from ..runs.curve import CurveStatus
 from ..runs.monitors import Monitor
 from ..runs.store import StoreError
-from .converge import open_study, orders_table
+from .converge import open_study, orders_table, verdict_rule
 from .directory import MOVEMENT, Job, create_run, open_run
 from .progress import TIMED, ProgressMonitor, progress_bars, terminated_like_interrupted
 from .summary import advice, summary_table
@@ -112,6 +112,9 @@ def converge(
     """Measure the order of the schemes in the step, on the problem of a configuration."""
     study = _or_misused(lambda: open_study(config, out))
     output, errors = _consoles()
+    typer.echo(study.plan, err=True)
+    if study.warning is not None:
+        typer.echo(f"note: {study.warning}", err=True)
     tables: list[ConvergenceTable] = []
     try:
         with (
@@ -119,10 +122,10 @@ def converge(
             progress_bars(errors, "{task.description}") as bars,
             ProcessPoolExecutor(workers, get_context("spawn")) as executor,
         ):
-            task = bars.add_task("schemes", total=len(study.config.converge.schemes))
+            task = bars.add_task("runs", total=study.work, lumpy=True)
 
-            def show(scheme: str, done: int) -> None:
-                bars.update(task, description=scheme, completed=done)
+            def show(part: str, done: float) -> None:
+                bars.update(task, description=part, advance=done)
 
             for table in study.tables(executor, show):
                 tables.append(table)
@@ -133,13 +136,15 @@ def converge(
         raise typer.Exit(FAILED) from None
     if tables:
         output.print(orders_table(tables))
-        for table in tables:
-            for message in table.messages:
-                typer.echo(f"note: {table.scheme}: {message}", err=True)
+        output.print(verdict_rule(tables), soft_wrap=True)
+        for note in study.notes(tables):
+            typer.echo(f"note: {note}", err=True)
         for path in study.write(tables):
             typer.echo(f"wrote: {path}")
     if len(tables) < len(study.config.converge.schemes):
         raise typer.Exit(INTERRUPTED)
+    if any(table.gaps for table in tables):
+        raise typer.Exit(FAILED)
 
 
 @app.command()

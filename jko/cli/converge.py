@@ -11,23 +11,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..attention.model import AttentionModel
 from ..config import RunConfig, build_cloud, build_model, load_config
 from ..config.errors import ConfigError
-from ..diagnostics.convergence import convergence_study
-from ..diagnostics.convergence_table import ConvergenceTable, write_tables
+from ..diagnostics.convergence import StudyError, common_times, convergence_study
+from ..diagnostics.convergence_table import ConvergenceTable, Verdict, order_band, write_tables
+from ..diagnostics.reference import Reference, is_rough, reference_states
+from ..measures import TokenCloud
+from ..schemes import make_scheme
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Study", "open_study", "orders_table"]
+__all__ = ["Study", "open_study", "orders_table", "verdict_rule"]
 
 Array = NDArray[np.float64]
 
 #: Parts of the span that the default steps are.
 PARTS = (10, 20, 40, 80, 160)
 
-#: How far an observed order may be from the scheme's, by that order.
-BANDS = {1: 0.05, 2: 0.1, 3: 0.2}
+#: Work of a run grows with its number of steps to about this power: short steps are cheaper.
+WORK_POWER = 0.75
+
+#: What may be done about a run that ended early.
+REMEDY = "leave the scheme out of [converge] schemes, or give smaller [converge] steps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,47 +42,135 @@ class Study:
     """A configured study, ready to run."""
 
     config: RunConfig
-    directory: Path
     out: Path
+    model: AttentionModel
+    cloud: TokenCloud
 
     @property
     def steps(self) -> Array:
-        """The configured steps, or the default ones."""
+        """The configured steps, or the default ones; decreasing."""
         start, end = self.config.run.span
         given = self.config.converge.steps
-        return (end - start) / np.array(PARTS) if given is None else np.array(given)
+        steps = (end - start) / np.array(PARTS) if given is None else np.array(given)
+        return np.sort(steps)[::-1]
+
+    @property
+    def work(self) -> float:
+        """Total of what ``progress`` is told by `tables`."""
+        fixed = 0.0 if self.config.converge.reference == "fine" else self._work(self.steps[-1])
+        runs = sum(self._work(step) for step in self.steps)
+        return fixed + len(self.config.converge.schemes) * runs
+
+    @staticmethod
+    def _work(step: float) -> float:
+        return float(step) ** -WORK_POWER
+
+    @property
+    def plan(self) -> str:
+        """What the study will compute, in a sentence."""
+        converge, steps = self.config.converge, self.steps
+        schemes = len(converge.schemes)
+        text = f"{schemes * steps.size} runs: {_list(converge.schemes)}, each with steps "
+        text += ", ".join(f"{step:.4g}" for step in steps)
+        if converge.reference == "fine":
+            return f"{text}; and a run of each scheme with a finer step as its reference"
+        return f"{text}; and the {converge.reference} flow as the reference"
+
+    @property
+    def warning(self) -> str | None:
+        """What makes the study doubtful before it is run."""
+        config = self.config
+        found = is_rough(self.model.path, config.run.span, float(self.steps[-1]))
+        if found is None:
+            return None
+        return f"{found}; no verdict can be given.  Shorter steps: [converge] steps"
 
     def tables(
-        self, executor: Executor, show: Callable[[str, int], None]
+        self, executor: Executor, show: Callable[[str, float], None]
     ) -> Iterator[ConvergenceTable]:
-        """One table per scheme, in order; ``show`` is told which scheme is running."""
+        """One table per scheme, in order; ``show`` is told what is done, and how much of `work`."""
         config = self.config
-        cloud = build_cloud(config, self.directory)
-        model = build_model(config, cloud, self.directory)
-        for done, scheme in enumerate(config.converge.schemes):
-            show(scheme, done)
-            yield convergence_study(
-                model,
-                cloud,
+        reference: str | Reference = config.converge.reference
+        show("reference flow" if reference != "fine" else "", 0.0)
+        if reference != "fine":
+            times = common_times(config.run.span, self.steps)
+            smallest = float(self.steps[-1])
+            reference = reference_states(
+                self.model, self.cloud, config.run.span, times, str(reference), smallest
+            )
+            show("reference flow", self._work(smallest))
+        for scheme in config.converge.schemes:
+            show(scheme, 0.0)
+
+            def ended(step: float, scheme: str = scheme) -> None:
+                # the run that is the reference of its scheme is none of the steps
+                show(scheme, self._work(step) if step >= self.steps[-1] else 0.0)
+
+            yield self._table(scheme, reference, executor, ended)
+
+    def _table(
+        self,
+        scheme: str,
+        reference: str | Reference,
+        executor: Executor,
+        ended: Callable[[float], None],
+    ) -> ConvergenceTable:
+        """The table of a scheme; an empty one if none of its runs reached the end."""
+        config = self.config
+        try:
+            return convergence_study(
+                self.model,
+                self.cloud,
                 config.run.span,
                 self.steps,
                 scheme,
-                config.converge.reference,
+                reference,
                 cost=config.run.cost,
                 tolerance=config.run.tolerance,
                 max_evaluations=config.run.max_evaluations,
                 certify=config.converge.certify,
                 executor=executor,
+                progress=ended,
+            )
+        except StudyError as problem:
+            if not problem.gaps:
+                raise
+            stepper, none = make_scheme(scheme), np.empty(0)
+            return ConvergenceTable(
+                scheme=stepper.name,
+                reference=getattr(reference, "label", f"{scheme} itself"),
+                expected_order=stepper.order,
+                steps=none,
+                errors=none,
+                final_errors=none,
+                labelled_errors=none,
+                evaluations=none,
+                seconds=none,
+                messages=(str(problem),),
+                gaps=problem.gaps,
             )
 
-    def write(self, tables: list[ConvergenceTable]) -> tuple[Path, Path]:
-        """``orders.csv`` and ``orders.png`` in the output directory."""
-        from ..plotting.convergence import plot_orders
+    def notes(self, tables: list[ConvergenceTable]) -> Iterator[str]:
+        """What must be known of the tables, roughness (said before the runs) apart."""
+        said = is_rough(self.model.path, self.config.run.span, float(self.steps[-1]))
+        for table in tables:
+            for message in table.messages:
+                if message != said:
+                    yield f"{table.scheme}: {message}"
+        if any(table.gaps for table in tables):
+            yield REMEDY
 
+    def write(self, tables: list[ConvergenceTable]) -> list[Path]:
+        """``orders.csv`` and, if there is an error to draw, ``orders.png`` in the output directory."""
         rows, figure = self.out / "orders.csv", self.out / "orders.png"
         write_tables(rows, tables)
-        plot_orders(tables).savefig(figure, dpi=150)
-        return rows, figure
+        drawn = [table for table in tables if table.steps.size]
+        if not drawn:
+            return [rows]
+        from ..plotting.convergence import plot_orders
+
+        plot_orders(drawn).savefig(figure, dpi=150)
+        return [rows, figure]
 
 
 def open_study(config_file: Path, out: Path) -> Study:
@@ -90,38 +185,78 @@ def open_study(config_file: Path, out: Path) -> Study:
     start, end = config.run.span
     if config.converge.steps is None and not end > start:
         raise ConfigError("[run]: the span must have a positive length for a study of steps")
-    directory = config_file.parent
-    build_model(config, build_cloud(config, directory), directory)
+    cloud = build_cloud(config, config_file.parent)
+    model = build_model(config, cloud, config_file.parent)
     out.mkdir(parents=True, exist_ok=True)
-    return Study(config=config, directory=directory, out=out)
+    return Study(config=config, out=out, model=model, cloud=cloud)
 
 
-def verdict(table: ConvergenceTable) -> str:
-    """Whether the order of the finest pair is the scheme's, within its band.
-
-    An order is a limit: the regression over all steps also sees those before it shows.
-    """
-    off = abs(float(table.pairwise_orders[-1]) - table.expected_order)
-    return "holds" if off <= BANDS.get(table.expected_order, 0.2) else "differs"
+def _list(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def orders_table(tables: list[ConvergenceTable]) -> Table:
-    """Errors by step and the observed order of every scheme."""
+    """Errors by step and the observed order of every scheme; steps without a result are gaps."""
     from rich.table import Table
     from rich.text import Text
 
-    result = Table(title=f"W2 error against the {tables[0].reference}", title_justify="left")
+    reference = next((table.reference for table in tables if table.steps.size), "reference")
+    result = Table(title=f"W2 error against the {reference}", title_justify="left")
     result.add_column("step", justify="right")
     for table in tables:
         result.add_column(table.scheme, justify="right")
-    for row, step in enumerate(tables[0].steps):
-        result.add_row(f"{step:.4g}", *(f"{table.errors[row]:.3e}" for table in tables))
+    steps = {step for t in tables for step in (*t.steps.tolist(), *(gap.step for gap in t.gaps))}
+    for step in sorted(steps, reverse=True):
+        result.add_row(f"{step:.4g}", *(_cell(table, step) for table in tables))
     result.add_section()
-    result.add_row("order", *(f"{table.order:.3f}" for table in tables))
-    result.add_row(
-        "95 %", *("{:.2f} .. {:.2f}".format(*table.order_interval) for table in tables)
-    )
-    result.add_row("finest pair", *(f"{table.pairwise_orders[-1]:.3f}" for table in tables))
-    result.add_row("expected", *(str(table.expected_order) for table in tables))
-    result.add_row("verdict", *(Text(verdict(table)) for table in tables))
+    for name, row in _order_rows(tables).items():
+        result.add_row(name, *(Text(value) for value in row))
     return result
+
+
+def _cell(table: ConvergenceTable, step: float) -> str:
+    errors = dict(zip(table.steps.tolist(), table.errors.tolist(), strict=True))
+    if step in errors:
+        return f"{errors[step]:.3e}"
+    return "gap" if any(gap.step == step for gap in table.gaps) else ""
+
+
+def _order_rows(tables: list[ConvergenceTable]) -> dict[str, list[str]]:
+    """What is printed below the errors, by row; a dash where there is no order."""
+    rows: dict[str, list[str]] = {}
+    for table in tables:
+        order, interval, finest = "-", "-", "-"
+        try:
+            order = f"{table.order:.3f}"
+            low, high = table.order_interval
+            finest = f"{table.pairwise_orders[-1]:.3f}"
+            interval = f"{low:.2f} .. {high:.2f}" if np.isfinite(low) else "(two steps)"
+        except ValueError:
+            pass
+        expected = f"{table.expected_order} ± {order_band(table.expected_order):g}"
+        columns = {"order": order, "95 %": interval, "finest pair": finest, "expected": expected}
+        for name, value in (columns | {"verdict": table.verdict.value}).items():
+            rows.setdefault(name, []).append(value)
+    return rows
+
+
+def verdict_rule(tables: list[ConvergenceTable]) -> str:
+    """How the verdicts that are shown were reached."""
+    sentences = {
+        Verdict.HOLDS: "holds: the finest pair is within the band of the expected order",
+        Verdict.UNDECIDED: (
+            "undecided: it is not, but the 95 % interval of the fit contains the order, or the two "
+            "finest pairs still disagree by more than the band"
+        ),
+        Verdict.DIFFERS: (
+            "differs: the pairs have settled on another order, or the finest one has less than half "
+            "of it: the errors level off"
+        ),
+        Verdict.ROUGH_PATH: (
+            "rough path: all steps are longer than the grid of the weight path, no order to expect"
+        ),
+        Verdict.NO_ORDER: "no order: fewer than two errors above rounding",
+    }
+    shown = {table.verdict for table in tables}
+    shown |= {Verdict.HOLDS} if Verdict.UNDECIDED in shown else set()
+    return "\n".join(text for verdict, text in sentences.items() if verdict in shown)

@@ -14,7 +14,7 @@ from ..runs.monitors import Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, Task
 
 __all__ = ["TIMED", "ProgressMonitor", "progress_bars", "terminated_like_interrupted"]
 
@@ -27,9 +27,21 @@ TIMED = "{task.description:<16} t = {task.fields[time]:<7.4g}"
 
 def progress_bars(console: Console, label: str) -> Progress:
     """Bars with a label, elapsed and remaining time, drawn about once a second."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import TimeElapsedColumn as Elapsed
-    from rich.progress import TimeRemainingColumn as Remaining
+    from rich.text import Text
+
+    class Remaining(TimeRemainingColumn):
+        """Remaining time, also of tasks that advance less than once in the estimate's period."""
+
+        def render(self, task: Task) -> Text:
+            return Text(remaining(task), style="progress.remaining")
 
     return Progress(
         BarColumn(),
@@ -45,6 +57,24 @@ def progress_bars(console: Console, label: str) -> Progress:
     )
 
 
+def remaining(task: Task) -> str:
+    """Remaining time: from the last minute's speed, or else from the mean since the start.
+
+    A task that advances by few large parts has the field ``lumpy`` and is given the mean: two of its
+    parts that end together say nothing of its speed.
+    """
+    seconds: float | None = None if task.fields.get("lumpy") else task.time_remaining
+    begun = task.fields.get("begun", 0.0)
+    done = task.completed - begun
+    if seconds is None and task.total is not None and task.elapsed is not None and done > 0:
+        seconds = task.elapsed * max(task.total - task.completed, 0.0) / done
+    if seconds is None:
+        return "-:--:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:d}:{minutes:02d}:{rest:02d}"
+
+
 class ProgressMonitor:
     """One bar over the time span of a run."""
 
@@ -52,7 +82,8 @@ class ProgressMonitor:
         self, bars: Progress, title: str, span: tuple[float, float], reached: float
     ) -> None:
         self._bars, (self._start, self._end) = bars, span
-        self._task = bars.add_task(title, total=span[1] - span[0], time=reached)
+        begun = reached - span[0]
+        self._task = bars.add_task(title, total=span[1] - span[0], time=reached, begun=begun)
         bars.update(self._task, completed=reached - span[0])
         self._shown = clock.monotonic()
 

@@ -8,6 +8,7 @@ reference and the inner tolerance of the steps, is estimated, and said where it 
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -22,8 +23,8 @@ from ..runs.movement import minimizing_movement, step_times
 from ..schemes import Scheme, make_scheme
 from ..steps.proximal import TOLERANCE, StepOptions
 from ..transport.distance import labelled_distance, wasserstein
-from .convergence_table import ROUNDING, ConvergenceTable
-from .reference import Reference, StudyError, grid_spacing, reference_states
+from .convergence_table import ROUNDING, ConvergenceTable, Gap
+from .reference import Reference, StudyError, grid_spacing, is_rough, reference_states
 
 __all__ = [
     "ConvergenceTable",
@@ -58,6 +59,7 @@ class _Task:
 class _Member:
     """What comes back: states at the common times, work, and the size of the inner error."""
 
+    step: float
     points: Array
     evaluations: int
     seconds: float
@@ -71,7 +73,7 @@ def convergence_study(
     t_span: tuple[float, float],
     steps: ArrayLike,
     scheme: str | Scheme = "jko",
-    reference: str | Curve = "gradient",
+    reference: str | Curve | Reference = "gradient",
     *,
     cost: str = "source",
     tolerance: float = TOLERANCE,
@@ -79,6 +81,7 @@ def convergence_study(
     certify: str = "local",
     fine_factor: int = 16,
     executor: Executor | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> ConvergenceTable:
     r"""Run a scheme with several steps and measure its errors and its order.
 
@@ -100,24 +103,29 @@ def convergence_study(
     reference : {"gradient", "softmax", "fine"} or Curve
         ``"gradient"``, ``"softmax"``: the direct flow, at a tolerance of 1e-12; on a weight path with
         a regular grid of kinks by fixed steps that divide the grid.  ``"fine"``: the same scheme with
-        a step ``fine_factor`` times smaller than the smallest.  A curve: its states.
+        a step ``fine_factor`` times smaller than the smallest.  A curve: its states.  What
+        `jko.diagnostics.reference.reference_states` returned for `common_times`: studies of several
+        schemes with the same steps can share it.
     cost, tolerance, max_evaluations, certify
         Passed to every step.
     fine_factor : int
         See ``reference``.
     executor : concurrent.futures.Executor, optional
         Runs the members; any executor will do.
+    progress : callable, optional
+        Called with the step of every run that has ended; the smallest step comes first.
 
     Returns
     -------
     ConvergenceTable
+        Of the steps whose runs reached the end; the others are its ``gaps``.
 
     Raises
     ------
     ValueError, TypeError
         For invalid arguments, before any work.
     StudyError
-        If a member or the reference ends early; the message says which and why.
+        If no member, or not the reference, reaches the end; the message says why.
     """
     span = time_span(t_span)
     stepper = make_scheme(scheme)
@@ -143,13 +151,41 @@ def convergence_study(
     fine = isinstance(reference, str) and reference == "fine"
     if fine:
         all_sizes.append(float(sizes[-1]) / fine_factor)
-    members = list(run(_run_member, [task(step) for step in all_sizes]))
+    found: list[_Member | Gap] = []
+    # the longest runs first, so that no worker waits for one of them at the end
+    for member in run(_run_member, [task(step) for step in all_sizes[::-1]]):
+        found.append(member)
+        if progress is not None:
+            progress(member.step)
+    states: Reference
     if fine:
-        label = f"{stepper.name} at step {all_sizes[-1]:g}"
-        states = Reference(label=label, points=members.pop().points, error=None)
-    else:
-        states = reference_states(model, cloud, span, times, reference)
-    return _table(model, cloud.weights, stepper, sizes, members, states, span, fine_factor)
+        states = _fine_reference(stepper, found.pop(0))
+    members = [member for member in found[::-1] if isinstance(member, _Member)]
+    gaps = tuple(member for member in found[::-1] if isinstance(member, Gap))
+    if not members:
+        told = "; ".join(f"step {gap.step:g} ended early: {gap.reason}" for gap in gaps)
+        raise StudyError(f"no run of {stepper.name} reached the end: {told}", gaps)
+    if isinstance(reference, Reference):
+        states = _required(reference, times, cloud)
+    elif not fine:
+        states = reference_states(model, cloud, span, times, reference, float(sizes[-1]))
+    return _table(model, cloud.weights, stepper, members, gaps, states, span, fine_factor)
+
+
+def _fine_reference(scheme: Scheme, member: _Member | Gap) -> Reference:
+    label = f"{scheme.name} at step {member.step:g}"
+    if isinstance(member, Gap):
+        raise StudyError(f"the reference, {label}, ended early: {member.reason}", (member,))
+    return Reference(label=label, points=member.points, error=None)
+
+
+def _required(reference: Reference, times: Array, cloud: TokenCloud) -> Reference:
+    wanted = (times.size, *cloud.points.shape)
+    if reference.points.shape != wanted:
+        raise ValueError(
+            f"reference must hold states of shape {wanted}, got {reference.points.shape}"
+        )
+    return reference
 
 
 def _checked_steps(steps: ArrayLike) -> Array:
@@ -189,15 +225,16 @@ def _nearest(grid: Array, times: Array) -> NDArray[np.intp]:
     return np.where(times - grid[right - 1] < grid[right] - times, right - 1, right)
 
 
-def _run_member(task: _Task) -> _Member:
+def _run_member(task: _Task) -> _Member | Gap:
     begin = clock.perf_counter()
     curve = minimizing_movement(
         task.model, task.cloud, task.t_span, task.step, task.scheme, **vars(task.options)
     )
     seconds = clock.perf_counter() - begin
     if curve.status not in (CurveStatus.COMPLETE, CurveStatus.UNCONVERGED):
-        raise StudyError(f"the run with step {task.step:g} ended early: {curve.message}")
+        return Gap(step=task.step, reason=curve.detail or curve.message)
     return _Member(
+        step=task.step,
         points=curve.points[_nearest(curve.times, task.times)],
         evaluations=curve.evaluations,
         seconds=seconds,
@@ -224,8 +261,8 @@ def _table(
     model: AttentionModel,
     weights: Array,
     scheme: Scheme,
-    steps: Array,
     members: list[_Member],
+    gaps: tuple[Gap, ...],
     reference: Reference,
     span: tuple[float, float],
     fine_factor: int,
@@ -242,12 +279,14 @@ def _table(
         scheme=scheme.name,
         reference=reference.label,
         expected_order=scheme.order,
-        steps=steps,
+        steps=np.array([member.step for member in members]),
         errors=distances.max(axis=1),
         final_errors=distances[:, -1],
         labelled_errors=np.array(labelled),
         evaluations=np.array([member.evaluations for member in members], dtype=float),
         seconds=np.array([member.seconds for member in members]),
+        gaps=gaps,
+        kink_spacing=grid_spacing(model.path, span),
     )
     messages = _messages(table, model, members, reference, span, fine_factor)
     return ConvergenceTable(**{**vars(table), "messages": messages})
@@ -262,7 +301,8 @@ def _messages(
     fine_factor: int,
 ) -> tuple[str, ...]:
     """Everything that makes the orders less than what they seem."""
-    found = [member.message for member in members if member.message]
+    found = [f"step {gap.step:g} has no error, its run ended early: {gap.reason}" for gap in table.gaps]
+    found += [member.message for member in members if member.message]
     smallest = float(table.errors[-1])
     error = reference.error
     if error is None and table.reference.startswith(table.scheme + " at step"):
@@ -280,20 +320,16 @@ def _messages(
                 f"the inner tolerance pollutes step {step:g}: inexact steps may add up to "
                 f"{member.inner_error:.2g}, the error measured is {size:.2g}; lower tolerance"
             )
-    last = float(table.pairwise_orders[-1])
-    if smallest > ROUNDING and last < 0.5 * table.expected_order:
-        found.append(_levelled_off(table, model, last))
-    spacing = grid_spacing(model.path, span)
-    if spacing is not None and table.steps[-1] > spacing:
-        found.append(
-            f"the weight path has kinks every {spacing:g}, the smallest step is "
-            f"{table.steps[-1]:g}: on such steps the path is rough, and the order is not that of "
-            "the scheme"
-        )
+    last = float(table.pairwise_orders[-1]) if table.steps.size > 1 else np.inf
+    rough = is_rough(model.path, span, float(table.steps[-1]))
+    if rough is not None:
+        found.append(rough)
+    elif smallest > ROUNDING and last < 0.5 * table.expected_order:
+        found.append(_levelled_off(table, last))
     return tuple(found)
 
 
-def _levelled_off(table: ConvergenceTable, model: AttentionModel, last: float) -> str:
+def _levelled_off(table: ConvergenceTable, last: float) -> str:
     text = (
         f"the errors fall with order {last:.2f} between the last two steps, where order "
         f"{table.expected_order} is expected"

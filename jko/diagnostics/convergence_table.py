@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from os import PathLike
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 
 from .._validation import finite_array, frozen
 
-__all__ = ["ConvergenceTable", "read_tables", "write_tables"]
+__all__ = ["ConvergenceTable", "Gap", "Verdict", "order_band", "read_tables", "write_tables"]
 
 Array = NDArray[np.float64]
 
@@ -22,6 +23,39 @@ ROUNDING = 1e-14
 
 #: Measured columns.
 MEASURED = ("errors", "final_errors", "labelled_errors", "evaluations", "seconds")
+
+#: How far an observed order may be from the scheme's, by that order.
+BANDS = {1: 0.05, 2: 0.1}
+WIDEST_BAND = 0.2
+
+
+def order_band(order: int) -> float:
+    """How far an observed order may be from the ``order`` of a scheme that shows it."""
+    return BANDS.get(order, WIDEST_BAND)
+
+
+class Verdict(Enum):
+    """Whether a table shows the order of its scheme; the value is what a user reads."""
+
+    HOLDS = "holds"
+    UNDECIDED = "undecided"
+    DIFFERS = "differs"
+    ROUGH_PATH = "rough path"
+    NO_ORDER = "no order"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A step whose run did not reach the end, and why.
+
+    Attributes
+    ----------
+    step : float
+    reason : str
+    """
+
+    step: float
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +70,7 @@ class ConvergenceTable:
     expected_order : int
         The order of the scheme on smooth weight paths.
     steps : (K,)
-        Steps :math:`\tau`, decreasing.
+        Steps :math:`\tau` whose runs reached the end, decreasing.
     errors : (K,)
         Largest :math:`W_2` to the reference over the common times, in radians.
     final_errors : (K,)
@@ -49,6 +83,10 @@ class ConvergenceTable:
         Wall time of the run (of little meaning if members ran in parallel).
     messages : tuple of str
         What a reader must know before trusting the orders; empty if nothing was found.
+    gaps : tuple of Gap
+        The steps that are missing because their runs ended early.
+    kink_spacing : float or None
+        Spacing of the grid of kinks of the weight path, None where it has none.
     """
 
     scheme: str
@@ -61,6 +99,8 @@ class ConvergenceTable:
     evaluations: Array
     seconds: Array
     messages: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    kink_spacing: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", *MEASURED):
@@ -92,6 +132,37 @@ class ConvergenceTable:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.diff(np.log(self.errors)) / np.diff(np.log(self.steps))
 
+    @property
+    def rough(self) -> bool:
+        """Whether all steps are longer than the weight path's grid: no order is to be expected then."""
+        smallest = float(self.steps.min(initial=np.inf))
+        return self.kink_spacing is not None and smallest > self.kink_spacing
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the finest pair shows the order of the scheme.
+
+        An order is a limit: the regression over all steps also sees those before it shows.
+        ``HOLDS``: the finest pair is within `order_band` of the order.  ``UNDECIDED``: it is not, but
+        the 95 % interval of the regression contains the order, or the two finest pairs
+        disagree by more than the band.  ``DIFFERS``: they have settled elsewhere, or the errors level
+        off (the finest pair has less than half of the order).  ``ROUGH_PATH``: see `rough`.
+        ``NO_ORDER``: fewer than two errors above rounding.
+        """
+        if self.rough:
+            return Verdict.ROUGH_PATH
+        if (self.errors > ROUNDING).sum() < 2 or self.errors[-1] <= 0:
+            return Verdict.NO_ORDER
+        pairs, order = self.pairwise_orders, self.expected_order
+        band = order_band(order)
+        if abs(pairs[-1] - order) <= band:
+            return Verdict.HOLDS
+        low, high = self.order_interval
+        settled = pairs.size > 1 and abs(pairs[-1] - pairs[-2]) <= band
+        if pairs[-1] < order / 2 or (settled and not low <= order <= high):
+            return Verdict.DIFFERS
+        return Verdict.UNDECIDED
+
     def work_to_reach(self, error: float) -> float:
         """Evaluations for that error, on the line fitted to log evaluations over log error."""
         steps, errors = self._resolved()
@@ -118,14 +189,17 @@ class ConvergenceTable:
 
 
 #: Columns of the file that `write_tables` writes.
-COLUMNS = ("scheme", "reference", "expected_order", "steps", *MEASURED)
+COLUMNS = (
+    "scheme", "reference", "expected_order", "kink_spacing", "steps", *MEASURED, "gap"
+)  # fmt: skip
 
 
 def write_tables(path: str | PathLike[str], tables: Sequence[ConvergenceTable]) -> None:
     """Write tables as one CSV file, a row per scheme and step; messages as comment lines.
 
-    The columns are ``scheme, reference, expected_order, steps, errors, final_errors, labelled_errors,
-    evaluations, seconds``; ``read_tables(path)`` is the inverse: ``tables == read_tables(path)``.
+    The columns are ``scheme, reference, expected_order, kink_spacing, steps, errors, final_errors,
+    labelled_errors, evaluations, seconds, gap``.  A step without a result has its reason in ``gap``
+    and nothing in the measured columns.  ``read_tables(path)`` is the inverse: ``tables == read_tables(path)``.
     """
     with open(path, "w", newline="", encoding="utf-8") as stream:
         for table in tables:
@@ -134,10 +208,12 @@ def write_tables(path: str | PathLike[str], tables: Sequence[ConvergenceTable]) 
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)
         for table in tables:
-            rows = zip(*(getattr(table, name) for name in COLUMNS[3:]), strict=True)
-            for row in rows:
-                head = (table.scheme, table.reference, table.expected_order)
-                writer.writerow([*head, *(repr(float(value)) for value in row)])
+            spacing = "" if table.kink_spacing is None else repr(table.kink_spacing)
+            head = (table.scheme, table.reference, table.expected_order, spacing)
+            for row in zip(table.steps, *(getattr(table, n) for n in MEASURED), strict=True):
+                writer.writerow([*head, *(repr(float(value)) for value in row), ""])
+            for gap in table.gaps:
+                writer.writerow([*head, repr(gap.step), *[""] * len(MEASURED), gap.reason])
 
 
 def read_tables(path: str | PathLike[str]) -> tuple[ConvergenceTable, ...]:
@@ -158,7 +234,12 @@ def read_tables(path: str | PathLike[str]) -> tuple[ConvergenceTable, ...]:
             reference=key[1],
             expected_order=int(members[0]["expected_order"]),
             messages=tuple(messages.get(key, ())),
-            **{name: np.array([float(m[name]) for m in members]) for name in COLUMNS[3:]},
+            gaps=tuple(Gap(step=float(m["steps"]), reason=m["gap"]) for m in members if m.get("gap")),
+            kink_spacing=float(spacing) if (spacing := members[0].get("kink_spacing")) else None,
+            **{
+                name: np.array([float(m[name]) for m in members if not m.get("gap")])
+                for name in ("steps", *MEASURED)
+            },
         )
         for key, members in rows.items()
     )

@@ -14,8 +14,9 @@ from ..measures import TokenCloud
 from ..runs.curve import Curve
 from ..runs.flow import particle_flow
 from ..transport.distance import labelled_distance
+from .convergence_table import Gap
 
-__all__ = ["Reference", "StudyError", "grid_spacing", "reference_states"]
+__all__ = ["Reference", "StudyError", "grid_spacing", "is_rough", "reference_states"]
 
 Array = NDArray[np.float64]
 
@@ -24,13 +25,25 @@ REFERENCE_RTOL = 1e-12
 LOOSER_RTOL = 1e-11
 
 #: Error to reach on a weight path with a grid of kinks, and into how many parts at most its
-#: grid is divided for that.
+#: grid is divided for that.  Steps longer than the grid make errors of 1e-3 and more: there the
+#: looser one is enough, and the reference is not what the study spends its time on.
 GRID_ERROR = 1e-10
+ROUGH_GRID_ERROR = 1e-6
 GRID_PARTS = 8
 
 
 class StudyError(RuntimeError):
-    """A member or the reference of a study did not reach the end of the time span."""
+    """No member, or not the reference, of a study reached the end of the time span.
+
+    Attributes
+    ----------
+    gaps : tuple of Gap
+        The members that did not.
+    """
+
+    def __init__(self, message: str, gaps: tuple[Gap, ...] = ()) -> None:
+        super().__init__(message)
+        self.gaps = gaps
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,8 +70,12 @@ def reference_states(
     span: tuple[float, float],
     times: Array,
     reference: str | Curve,
+    smallest_step: float = 0.0,
 ) -> Reference:
     r"""States :math:`\mu_{t_k}` of the direct flow or of a given curve at ``times``.
+
+    ``smallest_step`` is that of the study: above the grid of the weight path's kinks no precise
+    reference is needed.
 
     Raises
     ------
@@ -76,7 +93,8 @@ def reference_states(
         fine, coarse = (_flow(model, cloud, span, times, reference, **s) for s in settings)
         error = _largest_distance(fine, coarse, cloud.weights)
     else:
-        fine, error = _refined_flow(model, cloud, span, times, reference, spacing)
+        wanted = ROUGH_GRID_ERROR if smallest_step > spacing else GRID_ERROR
+        fine, error = _refined_flow(model, cloud, span, times, reference, spacing, wanted)
     return Reference(label=f"{reference} flow", points=fine, error=error)
 
 
@@ -87,11 +105,12 @@ def _refined_flow(
     times: Array,
     velocity: str,
     spacing: float,
+    wanted: float,
 ) -> tuple[Array, float]:
     """Fourth-order steps on the path's own grid, divided until their error is small."""
     fine = _flow(model, cloud, span, times, velocity, method="rk4", step=spacing)
     error, parts = np.inf, 1
-    while error > GRID_ERROR and parts < GRID_PARTS:
+    while error > wanted and parts < GRID_PARTS:
         coarse, parts = fine, 2 * parts
         fine = _flow(model, cloud, span, times, velocity, method="rk4", step=spacing / parts)
         error = _largest_distance(fine, coarse, cloud.weights) / 15
@@ -111,6 +130,17 @@ def grid_spacing(path: WeightPath, span: tuple[float, float]) -> float | None:
     gaps = np.diff([start, *kinks, end])
     regular = np.ptp(gaps) <= 1e-6 * gaps.max()
     return float(gaps.mean()) if regular else None
+
+
+def is_rough(path: WeightPath, span: tuple[float, float], smallest_step: float) -> str | None:
+    """A sentence, where even the smallest step of a study is longer than the path's grid."""
+    spacing = grid_spacing(path, span)
+    if spacing is None or smallest_step <= spacing:
+        return None
+    return (
+        f"the weight path has kinks every {spacing:g}, the smallest step is {smallest_step:g}: on "
+        "such steps the path is rough, and the order is not that of the scheme"
+    )
 
 
 def _flow(

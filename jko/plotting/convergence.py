@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from ..diagnostics.convergence_table import ConvergenceTable
 from .style import PALETTE, new_figure, slope_triangle, styled
@@ -48,6 +48,7 @@ def plot_orders(tables: Sequence[ConvergenceTable], title: str = "") -> Figure:
     _step_axis(left, np.unique(np.concatenate([table.steps for table in tables])))
     left.set_ylabel(f"largest $W_2$ to the {tables[0].reference} [rad]")
     right.set_xlabel("kernel passes of the run")
+    _work_axis(right)
     for ax in (left, right):
         ax.yaxis.set_minor_locator(NullLocator())
     handles, labels = left.get_legend_handles_labels()
@@ -95,6 +96,15 @@ def _step_axis(ax: Axes, steps: np.ndarray) -> None:
     ax.xaxis.set_major_locator(FixedLocator(steps.tolist()))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _fraction(value)))
+
+
+def _work_axis(ax: Axes) -> None:
+    """Plain numbers, at 1, 2 and 5 times the powers of ten where these alone are too few."""
+    low, high = ax.get_xlim()
+    subs = (1.0,) if high > 100 * low else (1.0, 2.0, 5.0)
+    ax.xaxis.set_major_locator(LogLocator(subs=subs))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _fraction(value: float) -> str:
