@@ -13,9 +13,11 @@ from jko import (
     proximal_step,
     weights,
 )
+from jko.diagnostics import balance as balance_module
 from jko.diagnostics.balance import de_giorgi_integral
 from jko.diagnostics.ito import ito_balance
 from jko.problems import REFERENCE_CASES, reference_case
+from jko.steps.particles import solve_tokens
 
 
 @pytest.mark.parametrize("name", REFERENCE_CASES)
@@ -140,3 +142,40 @@ def test_metric_derivative_tends_to_the_slope():
         slopes = [np.sqrt(case.model.slope_squared(flow.cloud(k), times[k])) for k in chosen]
         errors.append(np.abs(speeds / slopes - 1).max())
     assert 1.7 < errors[0] / errors[1] < 2.3
+
+
+def test_a_step_that_is_no_global_minimum_gets_bounded_work_and_a_word(monkeypatch):
+    path = weights.Oscillating(Heads.gaussian(3, rng=1))
+    cloud = TokenCloud.octahedral(20, noise=0.05, rng=0)
+    curve = minimizing_movement(AttentionModel(path), cloud, (0, 2), step=2)
+    assert curve.steps[0].certificate.optimality == "failed"
+    solves = []
+
+    def counted(*arguments):
+        solves.append(arguments)
+        return solve_tokens(*arguments)
+
+    monkeypatch.setattr(balance_module, "solve_tokens", counted)
+    balance = energy_balance(curve)  # warnings are errors
+    assert len(solves) <= 1 + 21 * (2 * balance_module.PIECES - 1)
+    assert (balance.steps, balance.unproven, balance.not_global) == (1, 1, 1)
+    assert abs(balance.closure[-1]) < 0.03 * balance.total_variation
+    assert balance.quadrature_error > abs(balance.closure[-1]) / 10
+    assert "1 of 1 steps are no global minima" in repr(balance)
+    assert "smaller steps mend it" in repr(balance)
+
+
+def test_the_interpolant_shows_that_a_step_is_no_global_minimum():
+    # every token is proven in its own problem, and yet a minimiser for a shorter step is better
+    path = weights.Oscillating(Heads.gaussian(3, rng=1))
+    cloud = TokenCloud.octahedral(20, noise=0.05, rng=0)
+    curve = minimizing_movement(AttentionModel(path, sign=-1), cloud, (0, 0.8), step=0.8)
+    assert curve.steps[0].certificate.optimality == "proven"
+    balance = energy_balance(curve)
+    assert (balance.unproven, balance.not_global) == (0, 1)
+    assert "1 of 1 steps are no global minima" in repr(balance)
+    small = minimizing_movement(AttentionModel(path, sign=-1), cloud, (0, 0.4), step=0.2)
+    good = energy_balance(small)
+    assert (good.steps, good.unproven, good.not_global) == (2, 0, 0)
+    assert good.quadrature_error < 1e-9
+    assert "global" not in repr(good)
