@@ -210,7 +210,7 @@ def test_mass_on_fixed_nodes_is_drawn_as_it_moves(curves):
 
 def test_the_page_is_one_small_file_that_loads_nothing(curves, tmp_path):
     hostile = "</script><script>alert(1)</script>"
-    path = write_explorer(curves, tmp_path / "new" / "page.html", hostile, hostile)
+    path = write_explorer(curves, str(tmp_path / "new" / "page.html"), hostile, hostile)
     text = path.read_text("utf-8")
     assert len(text) < 200_000
     assert "alert(1)</script>" not in text
@@ -483,3 +483,10 @@ def test_drawing_is_fast_enough_to_play(browser, curves, tmp_path):
         )
         # 3600 tokens; a tenth of a second would be seen as stutter, on a slow machine too
         assert spent < 100
+
+
+def test_one_curve_needs_no_sequence():
+    curve = make_curves(3, 2, 1)[0]
+    assert explorer_html(curve) == explorer_html([curve])
+    with pytest.raises(TypeError, match="curves must be a Curve or a sequence of them, got int"):
+        explorer_html(3)

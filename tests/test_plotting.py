@@ -16,6 +16,7 @@ from jko import (
     energy_balance,
     minimizing_movement,
     particle_flow,
+    sphere,
 )
 from jko.plotting import (
     curve_label,
@@ -38,6 +39,7 @@ from jko.plotting import (
     save_figure,
     to_svg,
 )
+from jko.plotting.density import plot_density
 from jko.plotting.tokens import lambert, principal_coordinates
 from matplotlib.figure import Figure
 
@@ -254,3 +256,46 @@ def test_export_leaves_the_settings_alone(sphere_curves, tmp_path):
 def test_pyplot_is_never_loaded():
     code = "import sys, jko.plotting, jko.report; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_one_curve_or_cloud_is_as_good_as_several(curves):
+    movement = curves[0]
+    clouds = [movement.cloud(0), movement.final]
+    for given in (movement, clouds[0], clouds, (clouds[0], movement), iter(clouds)):
+        figure = plot_tokens(given)
+        assert isinstance(figure, Figure)
+        figure.canvas.draw()
+    labels = [text.get_text() for text in plot_tokens(clouds).legends[0].get_texts()]
+    assert labels == ["cloud 1", "cloud 2"]
+    assert plot_tokens(clouds[0]).axes[0].get_title() == ""
+    assert len(plot_tokens((clouds[0], movement)).axes) == (4 if clouds[0].dim == 2 else 8)
+    for draw in (plot_energy, plot_slopes):
+        assert isinstance(draw(movement), Figure)
+    if clouds[0].dim <= 3:
+        nodes = sphere.circle_nodes(12) if clouds[0].dim == 2 else clouds[0].points
+        assert isinstance(plot_density(TokenCloud(nodes), "one"), Figure)
+
+
+@pytest.mark.parametrize("draw", [plot_tokens, plot_energy, plot_slopes])
+def test_what_is_no_curve_is_named(draw):
+    with pytest.raises(TypeError, match=r"curves must be a Curve.*got int"):
+        draw(3)
+    with pytest.raises(TypeError, match=r"curves must be a Curve.*got a sequence with str"):
+        draw(["run.zarr"])
+
+
+def test_figures_of_one_curve_name_what_they_were_given():
+    cloud = TokenCloud.octahedral(6)
+    for draw in (plot_dissipation, plot_certificates, plot_defect):
+        with pytest.raises(TypeError, match="curve must be a Curve, got TokenCloud"):
+            draw(cloud)
+    with pytest.raises(TypeError, match=r"balance must be an EnergyBalance, which jko.energy_balance"):
+        plot_balance(cloud)
+    with pytest.raises(ValueError, match="labels must be 1 like clouds, got 2"):
+        plot_density(cloud, ["a", "b"])
+
+
+def test_paths_may_be_strings(curves, tmp_path):
+    figure = plot_energy(curves)
+    for path in (str(tmp_path / "new" / "a.png"), tmp_path / "b.svg"):
+        assert save_figure(figure, path).stat().st_size > 1000

@@ -119,7 +119,7 @@ def test_a_run_report_shows_both_flows_and_the_defect(dim, tmp_path):
     curves = make_curves(dim)
     hostile = '# </pre><script src="http://evil/x.js">alert(1)</script>\n'
     run = store(curves, tmp_path / "run", hostile)
-    path = write_run_report(run)
+    path = write_run_report(str(run))
     assert path == run / "report.html"
     page = check(path)
     expected = ["summary", "checks", "motion", "figures", "steps", "config", "cite"]
@@ -222,7 +222,7 @@ def make_card(holds: bool = True) -> Card:
 
 def test_a_verification_report_has_card_globe_and_figures(tmp_path):
     card = make_card()
-    page = check(write_verification_report(card, tmp_path / "out"))
+    page = check(write_verification_report(card, str(tmp_path / "out")))
     assert page.sections == ["card", "motion", "figures", "cite"]
     assert page.figures == len(figures.FIGURES)
     assert "Could not be drawn" not in page.text

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from ..diagnostics.convergence_table import ConvergenceTable
+from .arguments import members
 from .style import PALETTE, new_figure, slope_triangle, styled
 
 __all__ = ["plot_orders"]
@@ -26,16 +27,19 @@ SCHEME_STYLES = {
 
 
 @styled
-def plot_orders(tables: Sequence[ConvergenceTable], title: str = "") -> Figure:
+def plot_orders(
+    tables: ConvergenceTable | Sequence[ConvergenceTable], title: str = ""
+) -> Figure:
     r"""Error against step with reference slopes (left), error against work (right), log-log.
 
     Parameters
     ----------
-    tables : sequence of ConvergenceTable
+    tables : ConvergenceTable or sequence of them
         One per scheme, at least one.
     title : str
         The problem, for instance.
     """
+    tables = members(tables, ConvergenceTable, "tables")
     if not tables:
         raise ValueError("tables must hold at least one table")
     figure = new_figure(8.4, 4.8)

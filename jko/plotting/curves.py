@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +13,7 @@ from ..attention.model import AttentionModel
 from ..diagnostics.balance import EnergyBalance
 from ..measures import TokenCloud
 from ..runs.curve import Curve
+from .arguments import Curves, as_curves, require_curve
 from .style import (
     PALETTE,
     curve_color,
@@ -65,8 +66,9 @@ STACK_COLORS = ("orange", "sky", "blue", "vermilion")
 
 
 @styled
-def plot_energy(curves: Sequence[Curve]) -> Figure:
-    """Energy ``E(mu_t, t)`` of several curves."""
+def plot_energy(curves: Curves) -> Figure:
+    """Energy ``E(mu_t, t)`` of one curve or several."""
+    curves = as_curves(curves)
     figure = new_figure()
     ax = figure.subplots()
     for curve in curves:
@@ -100,7 +102,7 @@ def plot_dissipation(curve: Curve) -> Figure:
     ValueError
         If the curve has no steps.
     """
-    if not curve.steps:
+    if not require_curve(curve).steps:
         raise ValueError("curve must be a minimizing movement with at least one step")
     before = np.array([step.energy_before for step in curve.steps])
     transport = np.array([step.distance_squared / (2 * step.step) for step in curve.steps])
@@ -143,6 +145,11 @@ def plot_balance(balance: EnergyBalance) -> Figure:
     The *residual* leaves the defect out: it vanishes for a gradient flow only.  The *closure*
     subtracts the defect: it is numerical error.
     """
+    if not isinstance(balance, EnergyBalance):
+        raise TypeError(
+            "balance must be an EnergyBalance, which jko.energy_balance(curve) makes, got "
+            f"{type(balance).__name__}"
+        )
     stacked = {label: sign * balance.terms[name] for name, (sign, label) in BALANCE_TERMS.items()}
     figure = new_figure(7.2, 5.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[1.9, 1])
@@ -211,12 +218,13 @@ def _rates(
 
 
 @styled
-def plot_slopes(curves: Sequence[Curve]) -> Figure:
+def plot_slopes(curves: Curves) -> Figure:
     r"""Squared slope :math:`G^2` along every curve, and the softmax flow's squared metric speed.
 
     For one head both agree along the softmax flow; for several they differ, and the metric
     speed (often reported as a slope) is not the slope of the energy.
     """
+    curves = as_curves(curves)
     figure = new_figure()
     ax = figure.subplots()
     for curve in curves:
@@ -273,7 +281,7 @@ def plot_defect(curve: Curve) -> Figure:
     curve : Curve
         Preferably the softmax flow; see `defect_over_time`.
     """
-    times, rate, total = defect_over_time(curve)
+    times, rate, total = defect_over_time(require_curve(curve))
     figure = new_figure(7.2, 3.4)
     left, right = figure.subplots(1, 2)
     color = PALETTE["vermilion"]
@@ -304,7 +312,7 @@ def plot_certificates(curve: Curve) -> Figure:
     ValueError
         If the curve has no steps.
     """
-    if not curve.steps:
+    if not require_curve(curve).steps:
         raise ValueError("curve must be a minimizing movement with at least one step")
     times = curve.times[1:]
     certificates = [step.certificate for step in curve.steps]

@@ -26,6 +26,7 @@ from .. import sphere
 from ..measures import TokenCloud
 from ..steps.grid import Resolution
 from ..steps.grid.resolution import PINNED_RATIO
+from .arguments import members
 from .style import PALETTE, legend_above, new_figure, styled
 
 __all__ = ["plot_density", "plot_resolution"]
@@ -37,15 +38,15 @@ COLORS = ("blue", "vermilion", "green", "orange", "purple", "sky", "black", "gre
 
 @styled
 def plot_density(
-    clouds: Sequence[TokenCloud], labels: Sequence[str], bandwidth: float = 0.0
+    clouds: TokenCloud | Sequence[TokenCloud], labels: str | Sequence[str], bandwidth: float = 0.0
 ) -> Figure:
     """Densities on nodes, ``weights / cell areas``, side by side or, on the circle, in one panel.
 
     Parameters
     ----------
-    clouds : sequence of TokenCloud
+    clouds : TokenCloud or sequence of them
         Densities on nodes of the circle or of S^2 (each on its own nodes, if need be).
-    labels : sequence of str
+    labels : str or sequence of str
         One a cloud.
     bandwidth : float
         Standard deviation, in radians, of the Gaussian that averages neighbouring cells; zero
@@ -56,6 +57,10 @@ def plot_density(
     ValueError
         If there is no cloud, or their dimensions differ or exceed 3.
     """
+    clouds = members(clouds, TokenCloud, "clouds")
+    labels = members(labels, str, "labels")
+    if len(labels) != len(clouds):
+        raise ValueError(f"labels must be {len(clouds)} like clouds, got {len(labels)}")
     dims = {cloud.dim for cloud in clouds}
     if len(dims) != 1 or not dims <= {2, 3}:
         raise ValueError(f"clouds must be one or more clouds with d = 2 or 3, got d in {dims}")

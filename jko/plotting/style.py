@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from functools import wraps
+from os import PathLike
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -159,8 +160,9 @@ def to_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write the figure in the format that the suffix of ``path`` names."""
+def save_figure(figure: Figure, path: str | PathLike[str]) -> Path:
+    """Write the figure in the format that the suffix of ``path`` names; its directory is made if missing."""
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
         figure.savefig(path)

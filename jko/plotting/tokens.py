@@ -15,8 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from numpy.typing import ArrayLike, NDArray
 
+from ..measures import TokenCloud
 from ..runs.curve import Curve
-from .style import curve_color, curve_label, legend_above, new_figure, styled
+from .arguments import Shown, Still, as_shown
+from .style import PALETTE, curve_color, curve_label, legend_above, new_figure, styled
 
 __all__ = ["Principal", "common_times", "plot_tokens", "principal_coordinates"]
 
@@ -24,6 +26,9 @@ Array = NDArray[np.float64]
 
 #: Radial distance between curves drawn on the same circle.
 CIRCLE_SPACING = 0.13
+
+#: Colours of token clouds on their own.
+CLOUD_COLORS = ("blue", "vermilion", "green", "orange", "purple", "sky", "black", "grey")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,7 +51,7 @@ class Principal:
         return points @ self.axes.T
 
 
-def principal_coordinates(curves: Sequence[Curve]) -> Principal:
+def principal_coordinates(curves: Sequence[Shown]) -> Principal:
     """Principal axes (about the origin) of all tokens of all curves at all times."""
     points = np.concatenate([curve.points.reshape(-1, curve.points.shape[2]) for curve in curves])
     values, vectors = np.linalg.eigh(points.T @ points / points.shape[0])
@@ -56,23 +61,28 @@ def principal_coordinates(curves: Sequence[Curve]) -> Principal:
     return Principal(axes=axes, share=float(values[::-1][:3].sum() / values.sum()))
 
 
-def common_times(curves: Sequence[Curve], count: int) -> Array:
-    """``count`` equispaced times of the span that all curves cover."""
-    start = max(curve.times[0] for curve in curves)
-    end = min(curve.times[-1] for curve in curves)
+def common_times(curves: Sequence[Shown], count: int) -> Array:
+    """``count`` equispaced times of the span that all curves cover; zero if there are only clouds."""
+    spans = [curve.times for curve in curves if isinstance(curve, Curve)]
+    start = max((times[0] for times in spans), default=0.0)
+    end = min((times[-1] for times in spans), default=0.0)
     if end <= start:
         return np.array([start])
     return np.linspace(start, end, count)
 
 
 @styled
-def plot_tokens(curves: Sequence[Curve], times: ArrayLike | None = None, count: int = 4) -> Figure:
+def plot_tokens(
+    curves: Curve | TokenCloud | Sequence[Curve | TokenCloud],
+    times: ArrayLike | None = None,
+    count: int = 4,
+) -> Figure:
     """Tokens of several curves at the same times, one column a time.
 
     Parameters
     ----------
-    curves : sequence of Curve
-        Of the same dimension d.
+    curves : Curve, TokenCloud or sequence of them
+        Of the same dimension d.  A token cloud is the same at all times.
     times : array_like, optional
         Times to show; by default ``count`` equispaced ones.
     count : int
@@ -82,36 +92,45 @@ def plot_tokens(curves: Sequence[Curve], times: ArrayLike | None = None, count: 
     ------
     ValueError
         If there is no curve, or their dimensions differ.
+    TypeError
+        For anything but curves and clouds.
     """
-    dims = {curve.points.shape[2] for curve in curves}
+    members = as_shown(curves)
+    dims = {member.points.shape[2] for member in members}
     if len(dims) != 1:
         raise ValueError(f"curves must be one or more curves of one dimension, got d in {dims}")
     dim = dims.pop()
-    shown = common_times(curves, count) if times is None else np.atleast_1d(np.asarray(times))
+    shown = common_times(members, count) if times is None else np.atleast_1d(np.asarray(times))
     rows = 1 if dim == 2 else 2
     figure = new_figure(2.35 * shown.size + 0.5, 2.45 * rows + 0.6)
     axes = figure.subplots(rows, shown.size, squeeze=False)
     if dim == 2:
-        _circles(axes, curves, shown)
+        _circles(axes, members, shown)
     elif dim == 3:
-        _hemispheres(axes, curves, shown)
+        _hemispheres(axes, members, shown)
     else:
-        _principal(figure, axes, curves, shown)
+        _principal(figure, axes, members, shown)
+    moving = any(isinstance(member, Curve) for member in members)
     for column, t in enumerate(shown):
-        axes[0, column].set_title(f"t = {t:.3g}")
-    legend_above(figure, axes[0, 0])
+        axes[0, column].set_title(f"t = {t:.3g}" if moving or times is not None else "")
+    if moving or len(members) > 1:
+        legend_above(figure, axes[0, 0])
     return figure
 
 
-def _scatter(ax: Axes, curve: Curve, points: Array, weights: Array) -> None:
-    """Dots for movements, open squares for the gradient flow, crosses for the softmax flow.
+def _scatter(ax: Axes, curve: Shown, points: Array, weights: Array) -> None:
+    """Dots for movements and clouds, open squares for the gradient flow, crosses for the softmax flow.
 
     Areas follow the weights (relative to the mean weight of the whole cloud).
     """
     count = curve.points.shape[1]
     area = 14.0 * min(1.0, 6.0 / np.sqrt(count)) * np.clip(weights * count, 0.25, 4.0)
-    color, label = curve_color(curve), curve_label(curve)
     x, y = points.T
+    if isinstance(curve, Still):
+        shade = PALETTE[CLOUD_COLORS[curve.number % len(CLOUD_COLORS)]]
+        ax.scatter(x, y, s=area, color=shade, linewidths=0, label=curve.label)
+        return
+    color, label = curve_color(curve), curve_label(curve)
     if curve.kind == "movement":
         ax.scatter(x, y, s=area, color=color, linewidths=0, label=label)
     elif curve.scheme == "gradient":
@@ -144,7 +163,7 @@ def _ring(ax: Axes, radius: float) -> None:
     ax.add_patch(Circle((0, 0), radius, facecolor="none", edgecolor="#BBBBBB", linewidth=0.8))
 
 
-def _circles(axes: NDArray[np.object_], curves: Sequence[Curve], times: Array) -> None:
+def _circles(axes: NDArray[np.object_], curves: Sequence[Shown], times: Array) -> None:
     outer = 1 + CIRCLE_SPACING * (len(curves) - 1)
     for column, t in enumerate(times):
         ax = axes[0, column]
@@ -178,7 +197,7 @@ def _graticule(ax: Axes) -> None:
         ax.plot([-c, c], [-s, s], color="#D5D5D5", linewidth=0.5, zorder=0)
 
 
-def _hemispheres(axes: NDArray[np.object_], curves: Sequence[Curve], times: Array) -> None:
+def _hemispheres(axes: NDArray[np.object_], curves: Sequence[Shown], times: Array) -> None:
     for column, t in enumerate(times):
         for row in (0, 1):
             ax = axes[row, column]
@@ -193,7 +212,7 @@ def _hemispheres(axes: NDArray[np.object_], curves: Sequence[Curve], times: Arra
 
 
 def _principal(
-    figure: Figure, axes: NDArray[np.object_], curves: Sequence[Curve], times: Array
+    figure: Figure, axes: NDArray[np.object_], curves: Sequence[Shown], times: Array
 ) -> None:
     principal = principal_coordinates(curves)
     for column, t in enumerate(times):

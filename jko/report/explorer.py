@@ -7,12 +7,13 @@ library, and ``explorer.css`` lays them out.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..plotting.arguments import Curves, as_curves
 from ..plotting.style import curve_label
 from ..runs.curve import Curve
 from .explorer_data import explorer_data
@@ -55,15 +56,16 @@ def explorer_head() -> str:
     return f"<style>\n{style}\n</style>\n<script>\n{script}\n</script>"
 
 
-def explorer_html(curves: Sequence[Curve]) -> str:
+def explorer_html(curves: Curves) -> str:
     """The explorer of some curves as an element; needs `explorer_head` on the page.
 
     Parameters
     ----------
-    curves : sequence of Curve
+    curves : Curve or sequence of Curve
         One to four, in the same dimension, that share a span of time; the first sets the stops
         of the slider.
     """
+    curves = as_curves(curves)
     data = explorer_data(curves)
     panels = "\n".join(_panel(curve, k, data["dim"]) for k, curve in enumerate(curves))
     shown = {key: text for key, text in CHARTS.items() if key in data["charts"]}
@@ -86,14 +88,16 @@ def explorer_html(curves: Sequence[Curve]) -> str:
 </div>"""
 
 
-def write_explorer(curves: Sequence[Curve], path: Path, title: str, text: str = "") -> Path:
+def write_explorer(
+    curves: Curves, path: str | PathLike[str], title: str, text: str = ""
+) -> Path:
     """Write a page with nothing but the explorer: one file that opens offline.
 
     Parameters
     ----------
-    curves : sequence of Curve
+    curves : Curve or sequence of Curve
         See `explorer_html`.
-    path : Path
+    path : path-like
         The file; its directory is made if missing.
     title, text : str
         Heading and a sentence below it, plain texts.
@@ -103,6 +107,7 @@ def write_explorer(curves: Sequence[Curve], path: Path, title: str, text: str = 
     Path
         ``path``.
     """
+    path = Path(path)
     policy = escape(POLICY, quote=True)
     lead = f"<p>{escape(text)}</p>" if text else ""
     path.parent.mkdir(parents=True, exist_ok=True)

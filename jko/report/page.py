@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 
 from ..plotting import Illustration, save_figure, to_svg
@@ -105,8 +106,9 @@ def figure(illustration: Illustration) -> str:
     )
 
 
-def save_drawings(illustrations: Sequence[Illustration], directory: Path) -> None:
+def save_drawings(illustrations: Sequence[Illustration], directory: str | PathLike[str]) -> None:
     """Write every figure as ``<key>.png``; their layout, found once, then stays."""
+    directory = Path(directory)
     for illustration in illustrations:
         if illustration.figure is not None:
             save_figure(illustration.figure, directory / f"{illustration.key}.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from os import PathLike
 from pathlib import Path
 
 from ..plotting import Illustration
@@ -30,12 +31,12 @@ __all__ = ["write_run_report"]
 CURVES = ("movement", "gradient", "softmax")
 
 
-def write_run_report(run_dir: Path) -> Path:
+def write_run_report(run_dir: str | PathLike[str]) -> Path:
     """Write ``report.html`` and ``figures/*.png`` of a run into its directory.
 
     Parameters
     ----------
-    run_dir : Path
+    run_dir : path-like
         A run directory: ``data.zarr`` with the groups ``movement`` and, as far as they were
         computed, ``gradient`` and ``softmax``; ``config.toml``.
 
@@ -69,8 +70,9 @@ def write_run_report(run_dir: Path) -> Path:
     return path
 
 
-def load_curves(run_dir: Path) -> dict[str, Curve]:
+def load_curves(run_dir: str | PathLike[str]) -> dict[str, Curve]:
     """The curves of a run directory; flows that were not computed are left out."""
+    run_dir = Path(run_dir)
     curves = {}
     for name in CURVES:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,17 +66,17 @@ class TheoremCard(Protocol):
 
     def curves(self) -> Sequence[Curve]: ...
 
-    def write_json(self, path: Path) -> Path: ...
+    def write_json(self, path: str | PathLike[str]) -> Path: ...
 
 
-def write_verification_report(card: TheoremCard, out: Path) -> Path:
+def write_verification_report(card: TheoremCard, out: str | PathLike[str]) -> Path:
     """Write ``report.html``, ``card.json`` and ``figures/*.png`` into a directory.
 
     Parameters
     ----------
     card : Card
         From `jko.verify.run_verification`.
-    out : Path
+    out : path-like
         Made if missing; files of an earlier report are replaced.
 
     Returns
@@ -83,6 +84,7 @@ def write_verification_report(card: TheoremCard, out: Path) -> Path:
     Path
         The page: one file that opens offline.
     """
+    out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     card.write_json(out / "card.json")
     drawn = card.illustrations()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 
 from ..report import write_verification_report
@@ -121,7 +122,7 @@ CLAIMS: tuple[ClaimFunction, ...] = (
 
 def run_verification(
     quick: bool = False,
-    out: Path | None = None,
+    out: str | PathLike[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     *,
     extent: Extent | None = None,
@@ -133,7 +134,7 @@ def run_verification(
     ----------
     quick : bool
         Smaller studies: under a minute on two cores.
-    out : Path, optional
+    out : path-like, optional
         Directory, made if missing, that gets ``card.json`` after every claim: an interrupted
         verification leaves what was measured.  `write_verification_report` adds the rest.
     progress : callable, optional
@@ -164,7 +165,7 @@ def run_verification(
         row = _measure(claim, laboratory)
         card = replace(card, rows=(*card.rows, row), seconds=time.perf_counter() - start)
         if out is not None:
-            card.write_json(out / "card.json")
+            card.write_json(Path(out) / "card.json")
     report_progress("done", len(claims), len(claims))
     return card
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,8 +193,9 @@ class Card:
             "rows": [row.to_dict() for row in self.rows],
         }
 
-    def write_json(self, path: Path) -> Path:
+    def write_json(self, path: str | PathLike[str]) -> Path:
         """Write `to_dict` to a file."""
+        path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", "utf-8")
         return path
