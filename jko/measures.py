@@ -157,11 +157,12 @@ class TokenCloud:
         return cls.clustered(n, sphere.circle_nodes(5), noise, rng)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str]) -> TokenCloud:
+    def from_file(cls, path: str | PathLike[str], normalize: bool = False) -> TokenCloud:
         """Read a cloud from ``.npy`` (points), ``.npz`` (``points``, ``weights``) or ``.csv``.
 
         A ``.csv`` file has one token a row and one coordinate a column; a header line is
         allowed, and a column headed ``weight`` (or ``weights``) holds the weights.
+        ``normalize`` divides points by their norms and weights by their sum, as `normalized`.
 
         Raises
         ------
@@ -169,16 +170,17 @@ class TokenCloud:
             For another suffix, a missing ``points`` array, or invalid contents.
         """
         file = Path(path)
+        make = cls.normalized if normalize else cls
         if file.suffix == ".npy":
-            return cls(np.load(file, allow_pickle=False))
+            return make(np.load(file, allow_pickle=False))
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as archive:
                 if "points" not in archive:
                     raise ValueError(f"{file} must hold an array 'points', got {archive.files}")
                 weights = archive.get("weights")
-                return cls(archive["points"], weights)
+                return make(archive["points"], weights)
         if file.suffix == ".csv":
-            return cls(*_read_csv(file))
+            return make(*_read_csv(file))
         raise ValueError(f"path must end in .npy, .npz or .csv, got {str(file)!r}")
 
 

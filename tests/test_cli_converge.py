@@ -111,3 +111,12 @@ def test_remaining_time_of_a_task_that_advances_rarely():
     assert remaining(task) == "0:00:10"
     task.time_remaining = 7.0
     assert remaining(task) == "0:00:07"
+
+
+def test_schemes_that_need_another_cost_are_refused_before_any_work(tmp_path):
+    result, out = _run(tmp_path, CONFIG.replace("step = 0.1", 'step = 0.1\ncost = "midpoint"', 1))
+    assert result.exit_code == 2, result.output
+    assert "[converge] schemes and [run] cost: cost must be 'source' for scheme 'midpoint'" in (
+        result.output
+    )
+    assert not out.exists()

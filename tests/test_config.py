@@ -79,7 +79,24 @@ def errors_of(text):
         ("[run]", "[ruun]", "unknown table [ruun]; did you mean 'run'?"),
         ("[run]", "[ruun]", "missing table [run]"),
         ("n = 9", "n = 9\nhorizon = 1.0", "unknown key 'horizon' in [cloud]; it belongs in [run]"),
-        ("n = 9", "n = 9\nnoise = 0.1", "unknown key 'noise' in [cloud]; known are constructor, n"),
+        ("n = 9", "n = 9\nnoise = 0.1", "unknown key 'noise' in [cloud]; it belongs to constructor = 'clus"),
+        ("n = 9", "n = 9\nhue = 1", "unknown key 'hue' in [cloud]; known are constructor, n"),
+        (
+            '"frozen"',
+            '"oscillating"\nvariance = 1.0',
+            "unknown key 'variance' in [weights]; it belongs to path = 'ornstein_uhlenbeck'",
+        ),
+        (
+            "count = 2",
+            "count = 2, matrices = [[[1.0]]]",
+            "unknown key 'matrices' in [weights.heads]; it belongs to kind = 'matrices'",
+        ),
+        (
+            "[run]",
+            "[converge]\nsteps = [0.1]\n[run]",
+            "converge.steps must have at least 2 items, got [0.1]",
+        ),
+        ("horizon = 0.5", "t_span = [0.0, 0.5, 1.0]", "run.t_span must have at most 2 items, got"),
         ("count = 2", "cuont = 2", "unknown key 'cuont' in [weights.heads]; did you mean 'count'?"),
         ("count = 2", "cuont = 2", "missing key 'count' in [weights.heads]"),
         ("n = 9", "n = -3", "cloud.n must be greater than 0, got -3"),
@@ -174,7 +191,7 @@ def test_files_are_found_beside_the_configuration(tmp_path):
     np.savez(tmp_path / "heads.npz", matrices=matrices[0], weights=[0.25, 0.75])
     text = BASE.replace('"uniform"\nn = 9', '"file"\nfile = "tokens.npz"')
     from_file = text.replace('kind = "gaussian", count = 2', 'kind = "file", file = "heads.npz"')
-    with pytest.raises(ConfigError, match=r"\[weights\]: matrices\[0\] must be symmetric"):
+    with pytest.raises(ConfigError, match=r"\[weights\]: heads.npz: matrices\[0\] must be symmetric"):
         build_model(parse_config(from_file), cloud, tmp_path)
     config = parse_config(from_file.replace("npz\" }", 'npz", symmetrize = true }'))
     built = build_cloud(config, tmp_path)
@@ -235,3 +252,38 @@ def test_steps_chosen_by_error_keep_the_flow_at_the_movement_s_times():
     assert movement_options(config)["rtol"] == 1e-3
     assert flow_options(config, model)["t_eval"] is None
     assert flow_options(config, model, [0.0, 0.3])["t_eval"] == [0.0, 0.3]
+
+
+def test_files_that_need_a_key_name_it(tmp_path):
+    np.save(tmp_path / "raw.npy", 3 * np.eye(3))
+    text = BASE.replace('"uniform"\nn = 9', '"file"\nfile = "raw.npy"')
+    with pytest.raises(ConfigError) as caught:
+        build_cloud(parse_config(text), tmp_path)
+    assert str(caught.value) == (
+        "[cloud]: raw.npy: points must be unit vectors, got |points[0]| = 3; normalize = true in "
+        "[cloud] divides by the norms"
+    )
+    cloud = build_cloud(parse_config(text.replace('npy"', 'npy"\nnormalize = true')), tmp_path)
+    np.testing.assert_array_equal(cloud.points, np.eye(3))
+    with pytest.raises(ConfigError, match=r"^\[cloud\] file: no such file '.*none.npy'$"):
+        build_cloud(parse_config(text.replace("raw", "none")), tmp_path)
+    (tmp_path / "raw.npy").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"^\[cloud\]: raw.npy: "):
+        build_cloud(parse_config(text), tmp_path)
+
+
+def test_heads_that_need_a_key_name_it(tmp_path):
+    np.save(tmp_path / "skew.npy", [[1.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    inline = "[[[1.0, 2.0], [0.0, 1.0]]]"
+    cloud = TokenCloud(np.eye(3))
+    for heads in ('kind = "file", file = "skew.npy"', f'kind = "matrices", matrices = {inline}'):
+        config = parse_config(BASE.replace('kind = "gaussian", count = 2', heads))
+        with pytest.raises(ConfigError, match=r"symmetrize = true in \[weights.heads\] replaces D"):
+            build_model(config, cloud, tmp_path)
+    layers = BASE.replace('"frozen"', '"interpolated"\nfile = "none.npz"')
+    layers = layers.replace('heads = { kind = "gaussian", count = 2 }', "")
+    with pytest.raises(ConfigError, match=r"^\[weights\] file: no such file"):
+        build_model(parse_config(layers), cloud, tmp_path)
+    missing = BASE.replace('kind = "gaussian", count = 2', 'kind = "file", file = "none.npy"')
+    with pytest.raises(ConfigError, match=r"^\[weights.heads\] file: no such file"):
+        build_model(parse_config(missing), cloud, tmp_path)

@@ -18,7 +18,9 @@ from ..diagnostics.convergence import StudyError, common_times, convergence_stud
 from ..diagnostics.convergence_table import ConvergenceTable, Verdict, order_band, write_tables
 from ..diagnostics.reference import Reference, is_rough, reference_states
 from ..measures import TokenCloud
-from ..schemes import make_scheme
+from ..schemes import JKO, make_scheme
+from ..schemes.base import require_labelled
+from ..steps.proximal import StepOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -185,10 +187,20 @@ def open_study(config_file: Path, out: Path) -> Study:
     start, end = config.run.span
     if config.converge.steps is None and not end > start:
         raise ConfigError("[run]: the span must have a positive length for a study of steps")
+    for scheme in config.converge.schemes:
+        if not isinstance(make_scheme(scheme), JKO):
+            _require_labelled(config, scheme)
     cloud = build_cloud(config, config_file.parent)
     model = build_model(config, cloud, config_file.parent)
     out.mkdir(parents=True, exist_ok=True)
     return Study(config=config, out=out, model=model, cloud=cloud)
+
+
+def _require_labelled(config: RunConfig, scheme: str) -> None:
+    try:
+        require_labelled(StepOptions(cost=config.run.cost), scheme)
+    except ValueError as problem:
+        raise ConfigError(f"[converge] schemes and [run] cost: {problem}") from None
 
 
 def _list(names: list[str]) -> str:

@@ -32,7 +32,7 @@ def _describe(error: Any, data: Mapping[str, Any], root: Kind) -> str:
     location: Location = error["loc"]
     keys = _keys(location, data)
     if error["type"] == "extra_forbidden":
-        return _unknown(keys, _kind_at(root, location[:-1]), root)
+        return _unknown(keys, location, root)
     where = _dotted(keys)
     if error["type"] == "missing" and len(keys) == 1:
         return f"missing table [{where}]"
@@ -49,6 +49,11 @@ def _describe(error: Any, data: Mapping[str, Any], root: Kind) -> str:
         return f"{where}.{tag} must be one of {allowed}, got {value!r}{nearest}"
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return f"{where} must be a table, got {error['input']!r}"
+    if error["type"] in ("too_short", "too_long"):
+        least = error["type"] == "too_short"
+        count = error["ctx"]["min_length" if least else "max_length"]
+        bound = f"at {'least' if least else 'most'} {count} item{'s' if count != 1 else ''}"
+        return f"{where} must have {bound}, got {error['input']!r}"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if error["type"] == "value_error":
         return f"{where}: {message}"
@@ -81,17 +86,37 @@ def _dotted(keys: Location) -> str:
     return text
 
 
-def _unknown(keys: Location, kind: Kind | None, root: Kind) -> str:
+def _unknown(keys: Location, location: Location, root: Kind) -> str:
     key = str(keys[-1])
+    kind = _kind_at(root, location[:-1])
     known = [] if kind is None else list(kind.model_fields)
     if len(keys) == 1:
         return f"unknown table [{key}]{_nearest(key, known) or _known(known)}"
     table = _dotted(keys[:-1])
-    nearest = _nearest(key, known)
+    nearest = _siblings(key, location, root) or _nearest(key, known)
     if not nearest:
         others = [name for name, fields in _tables(root) if key in fields and name != table]
         nearest = f"; it belongs in [{others[0]}]" if others else _known(known)
     return f"unknown key {key!r} in [{table}]{nearest}"
+
+
+def _siblings(key: str, location: Location, root: Kind) -> str:
+    """The other shapes of the table that know the key."""
+    kinds = _kinds_at(root, location[:-2])
+    if len(kinds) < 2 or not any(_tagged(kind, location[-2]) for kind in kinds):
+        return ""
+    tags = [
+        (name, str(get_args(field.annotation)[0]))
+        for kind in kinds
+        if key in kind.model_fields
+        for name, field in kind.model_fields.items()
+        if get_origin(field.annotation) is Literal and field.is_required()
+    ]
+    if not tags:
+        return ""
+    names = [repr(tag) for _, tag in tags]
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+    return f"; it belongs to {tags[0][0]} = {listed}"
 
 
 def _nearest(word: str, known: list[str]) -> str:

@@ -31,6 +31,12 @@ __all__ = [
 
 Built = TypeVar("Built")
 
+#: Calls that the library's messages recommend, as keys of a file.
+KEYS = {
+    "TokenCloud.normalized divides by the norms": "normalize = true in [cloud] divides by the norms",
+    "Heads.symmetrized(matrices) replaces": "symmetrize = true in {heads} replaces",
+}
+
 #: Kinks of the weight path closer than this are rough: adaptive integrators would restart at
 #: every one of them.
 ROUGH_SPACING = 0.1
@@ -94,7 +100,8 @@ def build_model(
         If the numbers or files make no model, or one that does not fit.
     """
     table, (start, end) = config.weights, config.run.span
-    path = _built("[weights]", lambda: table.build(Path(directory), cloud.dim, end))
+    source = "[weights.heads]" if "heads" in type(table).model_fields else "[weights]"
+    path = _built("[weights]", lambda: table.build(Path(directory), cloud.dim, end), source)
     if path(start).dim != cloud.dim:
         raise ConfigError(
             f"[weights] gives heads of dimension {path(start).dim}, [cloud] tokens of "
@@ -152,8 +159,15 @@ def _kink_spacing(model: AttentionModel, start: float, end: float) -> float:
     return float(np.median(np.diff(kinks))) if kinks.size > 2 else np.inf
 
 
-def _built(table: str, build: Callable[[], Built]) -> Built:
+def _built(table: str, build: Callable[[], Built], source: str = "") -> Built:
+    """What ``build`` returns, its errors in the words of the file; ``source`` is the table with the file name."""
+    source = source or table
     try:
         return build()
+    except FileNotFoundError as problem:
+        raise ConfigError(f"{source} file: no such file {str(problem.filename)!r}") from problem
     except (ValueError, TypeError, OSError) as problem:
-        raise ConfigError(f"{table}: {problem}") from problem
+        text = str(problem)
+        for call, key in KEYS.items():
+            text = text.replace(call, key.format(heads=source))
+        raise ConfigError(f"{table}: {text}") from problem

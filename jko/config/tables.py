@@ -6,8 +6,11 @@ the heads and their path.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,10 +131,12 @@ class FileCloud(Table):
 
     constructor: Literal["file"]
     file: str
+    normalize: bool = False
 
     def build(self, directory: Path) -> TokenCloud:
         """The cloud."""
-        return TokenCloud.from_file(directory / self.file)
+        with _naming(self.file):
+            return TokenCloud.from_file(directory / self.file, self.normalize)
 
 
 Cloud = Annotated[
@@ -181,6 +186,10 @@ class FileHeads(Table):
 
     def build(self, directory: Path, dim: int) -> Heads:
         """The heads."""
+        with _naming(self.file):
+            return self._read(directory)
+
+    def _read(self, directory: Path) -> Heads:
         arrays = _read_arrays(directory / self.file)
         return _heads(arrays["matrices"], arrays.get("weights"), self.symmetrize)
 
@@ -255,6 +264,10 @@ class InterpolatedPath(WeightsTable):
 
     def build(self, directory: Path, dim: int, end: float) -> paths.WeightPath:
         """The path."""
+        with _naming(self.file):
+            return self._read(directory)
+
+    def _read(self, directory: Path) -> paths.WeightPath:
         arrays = _read_arrays(directory / self.file)
         if "times" not in arrays:
             raise ValueError(f"{self.file} must hold an array 'times', got {sorted(arrays)}")
@@ -375,6 +388,16 @@ class RunConfig(Table):
     flows: Flows = Flows()
     output: Output = Output()
     converge: Converge = Converge()
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Errors within it say which file they are about."""
+    try:
+        yield
+    except (ValueError, TypeError, EOFError, BadZipFile) as problem:
+        text = str(problem)
+        raise ValueError(text if file in text else f"{file}: {text}") from problem
 
 
 def _heads(matrices: Any, weights: Any, symmetrize: bool) -> Heads:
