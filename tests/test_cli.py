@@ -95,7 +95,7 @@ def test_run_leaves_config_data_and_a_summary(ran, config):
         curve = load_curve(root / "data.zarr" / name)
         assert curve.success
         assert curve.times.tolist() == load_curve(root / "data.zarr" / "movement").times.tolist()
-        with xarray.open_zarr(root / "data.zarr", group=name, consolidated=False) as dataset:
+        with xarray.open_zarr(root / "data.zarr", group=name) as dataset:
             assert dataset.sizes["token"] == 10
     for words in (
         "4 steps to t = 0.2", "4 converged", "4 proven", "worst plan gap", "worst gradient norm",

@@ -1,5 +1,6 @@
 """Stores: bit-exact round trips, what a killed process leaves, and resumed runs."""
 
+import json
 import shutil
 from dataclasses import fields
 
@@ -13,7 +14,15 @@ from jko.problems import article_sphere, reference_case
 from jko.runs.curve import CurveStatus
 from jko.runs.paths import exact_cloud
 from jko.runs.resume import resume, resume_flow, resume_movement, store_flow, store_movement
-from jko.runs.store import StoreError, StoreWriter, load_curve, run_parameters, save_curve
+from jko.runs.store import (
+    StoreError,
+    StoreWriter,
+    consolidate,
+    load_curve,
+    run_parameters,
+    save_curve,
+    scatter,
+)
 
 NOT_COMPARED = {"model"}
 
@@ -374,3 +383,48 @@ def test_storing_takes_little_beside_the_steps(tmp_path):
     files = [p for p in (tmp_path / "curve").rglob("*") if p.is_file()]
     arrays = len(list(zarr.open_group(tmp_path / "curve", mode="r").arrays()))
     assert len(files) < 2 * arrays + 15
+
+
+def test_what_holds_curves_lists_them(tmp_path, model, cloud):
+    data = tmp_path / "run" / "data.zarr"
+    zarr.create_group(store=data, zarr_format=3)
+    curve = jko.minimizing_movement(model, cloud, (0.0, 0.2), 0.1)
+    curve.save(data / "movement")
+    curve.save(data / "gradient")
+    for place in (tmp_path / "run", data):
+        with pytest.raises(StoreError) as caught:
+            load_curve(place)
+        assert str(caught.value) == (
+            f"{place} holds no curve: load one of those in it, {data / 'gradient'}, "
+            f"{data / 'movement'}"
+        )
+    (tmp_path / "file.txt").write_text("no store")
+    with pytest.raises(StoreError, match="holds no curve"):
+        load_curve(tmp_path / "file.txt")
+
+
+def test_a_finished_store_is_read_by_xarray_as_it_is(tmp_path, model, cloud):
+    curve = jko.minimizing_movement(model, cloud, (0.0, 0.2), 0.1)
+    curve.save(tmp_path / "curve")
+    with xarray.open_zarr(tmp_path / "curve") as dataset:  # warnings are errors
+        assert dataset.sizes["time"] == curve.times.size
+    description = json.loads((tmp_path / "curve" / "zarr.json").read_text())
+    assert "consolidated_metadata" in description
+    # what is written later is not hidden by it
+    writer = StoreWriter.reopen(tmp_path / "curve")
+    description = json.loads((tmp_path / "curve" / "zarr.json").read_text())
+    assert description.get("consolidated_metadata") is None
+    writer.finish(curve)
+    assert load_curve(tmp_path / "curve").times.size == curve.times.size
+
+
+def test_a_group_of_curves_is_consolidated_and_scattered_again(tmp_path, model, cloud):
+    zarr.create_group(store=tmp_path / "data.zarr", zarr_format=3, attributes={"kept": 1})
+    jko.minimizing_movement(model, cloud, (0.0, 0.1), 0.1).save(tmp_path / "data.zarr" / "movement")
+    consolidate(tmp_path / "data.zarr")
+    with xarray.open_zarr(tmp_path / "data.zarr", group="movement") as dataset:
+        assert dataset.sizes["time"] == 2
+    scatter(tmp_path / "data.zarr")
+    description = json.loads((tmp_path / "data.zarr" / "zarr.json").read_text())
+    assert description.get("consolidated_metadata") is None
+    assert description["attributes"] == {"kept": 1}

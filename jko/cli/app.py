@@ -199,6 +199,7 @@ def _compute(job: Job) -> None:
             if any(curve.status is CurveStatus.INTERRUPTED for curve in curves.values()):
                 raise KeyboardInterrupt
             step_error = job.flow_step_error(curves, monitor_for)
+            job.finish(curves)
     except KeyboardInterrupt:
         root = job.place.root
         typer.echo(f"interrupted; {root} keeps what was done, continue with: jko resume {root}")

@@ -27,7 +27,7 @@ from ..runs.flow import particle_flow
 from ..runs.monitors import Monitor
 from ..runs.paths import exact_cloud
 from ..runs.resume import resume, store_flow, store_movement
-from ..runs.store import StoreError, load_curve
+from ..runs.store import StoreError, consolidate, load_curve, scatter
 from ..transport.distance import labelled_distance
 
 __all__ = ["Job", "RunDirectory", "create_run", "open_run"]
@@ -110,12 +110,18 @@ class Job:
     def compute(self, monitor_for: MonitorFor) -> dict[str, Curve]:
         """Compute, or complete, one curve after the other; stop after one that is interrupted."""
         curves: dict[str, Curve] = {}
+        scatter(self.place.data)
         for name in self.names:
             times = curves[MOVEMENT].times if curves else None
             curves[name] = self._compute(name, monitor_for, times)
             if curves[name].status is CurveStatus.INTERRUPTED:
                 break
         return curves
+
+    def finish(self, curves: dict[str, Curve]) -> None:
+        """Make the store of a run that is complete quick to open as a whole."""
+        if all(curve.success for curve in curves.values()):
+            consolidate(self.place.data)
 
     def _compute(self, name: str, monitor_for: MonitorFor, times: Array | None) -> Curve:
         path, every = self.place.curve(name), self.config.output.write_every

@@ -8,7 +8,8 @@ Layout of a curve's group (a directory)::
     model/              attributes: the description of the model; arrays: its matrices
     run/                attributes: the parameters of the run; array "completed"
 
-``xarray.open_zarr(path, consolidated=False)`` reads it, and so does `jko.load`.
+``xarray.open_zarr(path)`` reads it, and so does `jko.load`.  (A run that is going on, or was killed, has no
+consolidated metadata yet: xarray then wants ``consolidated=False``.)
 
 What a killed process leaves.  Every file is replaced as a whole, and ``run/completed``, the number
 of states that are complete, is written after everything it counts.  `load_curve` reads that
@@ -20,6 +21,7 @@ second, leaves arrays of two lengths: xarray refuses those until they are cut.)
 from __future__ import annotations
 
 import time as clock
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from os import PathLike
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
 __all__ = [
     "StoreError",
     "StoreWriter",
+    "consolidate",
     "curve_to_xarray",
     "load_curve",
     "run_parameters",
     "save_curve",
+    "scatter",
 ]
 
 Group = Any  # zarr.Group; zarr is imported where it is used
@@ -259,6 +263,7 @@ class StoreWriter:
         self.flush()
         assert self._group is not None  # a curve has at least one state
         self._group.attrs.update(_curve_attributes(curve))
+        consolidate(self._path)
 
     def _create(self) -> Group:
         import zarr
@@ -270,6 +275,28 @@ class StoreWriter:
         opened = {"status": CurveStatus.INTERRUPTED.name, "detail": ""}
         group.attrs.update(_signature() | self._attributes | opened)
         return group
+
+
+def consolidate(path: Path) -> None:
+    """Put the metadata of a finished curve, or of a group of them, into one file, where xarray looks first.
+
+    Whoever opens the store for writing later does without it, and the first attribute written drops
+    it: it never tells of sizes that have changed since.  See `scatter`.
+    """
+    import zarr
+
+    with warnings.catch_warnings():
+        # zarr says that other readers may not know it; they read the arrays' own metadata
+        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
+        zarr.consolidate_metadata(path, zarr_format=3)
+
+
+def scatter(path: Path) -> None:
+    """Undo `consolidate`, before something in the group is written again."""
+    import zarr
+
+    group = zarr.open_group(store=path, mode="r+", zarr_format=3, use_consolidated=False)
+    group.attrs.update({})
 
 
 def _growing(group: Group, name: str, column: Column) -> Any:
@@ -325,12 +352,24 @@ def _open(path: str | PathLike[str], mode: Any) -> Group:
     if not place.exists():
         raise StoreError(f"{place} does not exist")
     try:
-        group = zarr.open_group(store=place, mode=mode, zarr_format=3)
-    except (FileNotFoundError, ValueError, KeyError) as problem:
-        raise StoreError(f"{place} holds no curve: {problem}") from problem
+        group = zarr.open_group(store=place, mode=mode, zarr_format=3, use_consolidated=False)
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError) as problem:
+        raise StoreError(f"{place} holds no curve: {_curves_in(place) or problem}") from problem
     if group.attrs.get("format") != FORMAT:
-        raise StoreError(f"{place} holds no curve in the format {FORMAT!r}")
+        told = _curves_in(place) or f"its format is {group.attrs.get('format')!r}, not {FORMAT!r}"
+        raise StoreError(f"{place} holds no curve: {told}")
     return group
+
+
+def _curves_in(place: Path) -> str:
+    """A sentence with the curves of a run directory, or of the store in it."""
+    found = [
+        file.parent
+        for pattern in ("*/zarr.json", "*/*/zarr.json")
+        for file in sorted(place.glob(pattern))
+        if FORMAT in file.read_text("utf-8", errors="replace")
+    ]
+    return f"load one of those in it, {', '.join(map(str, found))}" if found else ""
 
 
 def _completed(group: Group) -> int:
