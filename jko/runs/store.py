@@ -296,7 +296,7 @@ def scatter(path: Path) -> None:
     import zarr
 
     group = zarr.open_group(store=path, mode="r+", zarr_format=3, use_consolidated=False)
-    group.attrs.update({})
+    group.attrs.put(group.attrs.asdict())
 
 
 def _growing(group: Group, name: str, column: Column) -> Any:
