@@ -299,3 +299,14 @@ def test_paths_may_be_strings(curves, tmp_path):
     figure = plot_energy(curves)
     for path in (str(tmp_path / "new" / "a.png"), tmp_path / "b.svg"):
         assert save_figure(figure, path).stat().st_size > 1000
+
+
+def test_a_balance_does_not_draw_its_exact_zeros(curves):
+    balance = energy_balance(curves[2])
+    assert balance.residual[0] == 0
+    lower = plot_balance(balance).axes[1]
+    for line in lower.lines:
+        values = np.asarray(line.get_ydata())
+        assert np.isnan(values[0])
+        assert np.nanmin(values) > 1e-18
+    assert lower.get_ylabel() == "residual, closure\n[energy]"

@@ -8,10 +8,20 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from jko import AttentionModel, Heads, TokenCloud, minimizing_movement, particle_flow
+from jko import (
+    AttentionModel,
+    Heads,
+    TokenCloud,
+    minimizing_movement,
+    particle_flow,
+    weights,
+)
+from jko.cli.summary import summary_table
 from jko.report import write_run_report, write_verification_report
+from jko.report.comparison import Comparison
 from jko.runs.store import StoreError, save_curve
 from jko.verify import Card, Claim, Extent, Laboratory, figures
+from rich.console import Console
 
 LOADING = {"src", "href", "xlink:href", "data", "poster", "action", "srcset", "background"}
 NAMES = {"movement": "JKO", "gradient": "gradient flow", "softmax": "softmax flow"}
@@ -252,3 +262,41 @@ def test_a_figure_that_cannot_be_drawn_says_why(monkeypatch, tmp_path):
     monkeypatch.setattr(figures, "FIGURES", (("x", "Title", "Caption.", broken),))
     page = check(write_verification_report(make_card(), tmp_path))
     assert "Could not be drawn: ValueError: no <data>" in page.text
+
+
+def test_a_run_of_one_failed_step_is_told_in_words(tmp_path):
+    path = weights.Oscillating(Heads.gaussian(3, rng=1))
+    cloud = TokenCloud.octahedral(20, noise=0.05, rng=0)
+    movement = minimizing_movement(AttentionModel(path), cloud, (0, 2), step=2)
+    page = check(write_run_report(store({"movement": movement}, tmp_path / "run")))
+    assert page.text.split()[:3] == ["run:", "minimizing", "movement"]
+    for words in (
+        "t = 0 to 2 in one step.",
+        "The only step",
+        "1 failed (a token would gain by moving or splitting; use a smaller step)",
+        "positive areas minus negative ones",
+    ):
+        assert words in page.text, words
+    assert "1 steps" not in page.text
+    text = _printed(summary_table({"movement": movement}, None))
+    assert "1 step to t = 2" in text
+    assert "1 failed (a token would gain by moving or splitting; use a smaller step)" in text
+
+
+def _printed(table):
+    console = Console(width=200)
+    with console.capture() as caught:
+        console.print(table)
+    return caught.get()
+
+
+def test_the_closure_on_a_rough_path_is_explained(tmp_path):
+    path = weights.OrnsteinUhlenbeck(Heads.gaussian(2, 3, 0), horizon=0.2, rng=1)
+    model, cloud = AttentionModel(path), TokenCloud.octahedral(6, 0.1, 0)
+    movement = minimizing_movement(model, cloud, (0, 0.2), 0.1)
+    flow = particle_flow(model, cloud, (0, 0.2), method="rk4", step=0.005, t_eval=[0, 0.1, 0.2])
+    told = "closes (fixed steps on a path with kinks: to second order in the step)"
+    for curve, said in ((flow, True), (particle_flow(model, cloud, (0, 0.2), rtol=1e-11), False)):
+        comparison = Comparison.of({"movement": movement, "gradient": curve})
+        statements = [check.statement for check in comparison.checks]
+        assert any(told in statement for statement in statements) is said

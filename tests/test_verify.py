@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jko import AttentionModel, verify
 from jko.verify import CLAIMS, Card, Claim, Extent, Laboratory, Verdict, run_verification
-from jko.verify.card import short
+from jko.verify.card import short, true_minus
 from jko.verify.laboratory import STEP_SIZES
 from rich.console import Console
 
@@ -262,3 +262,13 @@ def test_the_extents_ask_for_what_the_card_promises():
     more_draws = replace(verify.QUICK, draws=verify.FULL.draws)
     assert more_draws.article == verify.QUICK.article
     assert not more_draws.full_limits
+
+
+def test_numbers_in_the_card_have_true_minus_signs():
+    assert true_minus("slope -0.3, 1e-8 (-.5) in [-1, 2]") == "slope −0.3, 1e−8 (−.5) in [−1, 2]"
+    plain = "second-order, step-2 scheme, 2026-01-02, multi-head, 3 - 2"
+    assert true_minus(plain) == plain
+    claim = Claim(
+        key="k", claim="c", measured=f"{-1e-9:.1e}", expected="< 1e-8", holds=True, how_known="h"
+    )
+    assert (claim.measured, claim.expected) == ("−1.0e−09", "< 1e−8")

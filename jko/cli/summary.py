@@ -21,6 +21,9 @@ __all__ = ["advice", "summary_table"]
 #: Rounding allowed when a step's objective is compared with the energy it starts from.
 ROUNDING = 1e-13
 
+#: What a failed certificate says, and what to do about it.
+FAILED_MEANS = "a token would gain by moving or splitting; use a smaller step"
+
 #: Schemes whose (half) step minimises an objective that starts at the energy.
 DECREASING = ("jko", "midpoint")
 
@@ -38,12 +41,12 @@ def summary_table(curves: dict[str, Curve], step_error: float | None) -> Table:
 
 def _movement_rows(curve: Curve) -> Iterator[tuple[str, str]]:
     steps = curve.steps
-    yield f"{curve.scheme} movement", f"{len(steps)} steps to t = {curve.times[-1]:g}"
+    yield f"{curve.scheme} movement", f"{counted(len(steps), 'step')} to t = {curve.times[-1]:g}"
     yield "ended because", curve.message
     if not steps:
         return
     yield "step endings", _counts(step.status.name.lower() for step in steps)
-    yield "certificates", _counts(step.certificate.optimality for step in steps)
+    yield "certificates", _certificates(steps)
     yield "energy convex", f"in {sum(s.certificate.convex for s in steps)} of {len(steps)} steps"
     yield "worst plan gap", f"{max(step.certificate.plan_gap for step in steps):.2e} (relative)"
     worst = max(step.certificate.gradient_norm for step in steps)
@@ -61,6 +64,17 @@ def _decrease(steps: Sequence[StepRecord]) -> str:
         if step.objective > step.energy_before + ROUNDING * max(1.0, abs(step.energy_before))
     ]
     return "yes" if not risen else f"no: not in {len(risen)}, the first is step {risen[0]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _certificates(steps: Sequence[StepRecord]) -> str:
+    """How many of each kind; the failed ones with what that means."""
+    counts = _counts(step.certificate.optimality for step in steps)
+    return counts.replace("failed", f"failed ({FAILED_MEANS})")
 
 
 def _counts(values: Iterator[str]) -> str:

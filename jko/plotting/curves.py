@@ -143,7 +143,7 @@ def plot_balance(balance: EnergyBalance) -> Figure:
     """An energy balance: its signed terms stacked, and what does not add up on a log axis.
 
     The *residual* leaves the defect out: it vanishes for a gradient flow only.  The *closure*
-    subtracts the defect: it is numerical error.
+    subtracts the defect: it is numerical error.  Exact zeros, as at the start, are not drawn.
     """
     if not isinstance(balance, EnergyBalance):
         raise TypeError(
@@ -160,9 +160,9 @@ def plot_balance(balance: EnergyBalance) -> Figure:
         (balance.residual, "-", "vermilion", "|residual|"),
         (balance.closure, ":", "black", "|closure|"),
     ):
-        shown = np.maximum(np.abs(values), FLOOR)
+        shown = np.where(values == 0, np.nan, np.maximum(np.abs(values), FLOOR))
         lower.semilogy(balance.times, shown, style, color=PALETTE[color], label=label)
-    lower.set_ylabel("energy")
+    lower.set_ylabel("residual, closure\n[energy]")
     lower.set_xlabel(TIME)
     legend_above(figure, [upper, lower], 3)
     return figure

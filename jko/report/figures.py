@@ -92,18 +92,17 @@ def _energy_entries(comparison: Comparison) -> Iterator[Entry]:
             "dissipation",
             "Where the energy of the movement goes",
             "Per step: the work of the heads, the transport cost W²/2τ, and the descent of the "
-            "objective, which equals the De Giorgi integral of the slope. They add up to the "
-            "change "
-            "of the energy.",
+            "objective, which equals the De Giorgi integral of the slope. Their sum, positive "
+            "areas minus negative ones, is the change of the energy.",
             lambda: plot_dissipation(movement),
         )
     for name, flow in comparison.flows.items():
         yield (
             f"balance_{name}",
             f"Energy balance of the {curve_label(flow)}",
-            "Terms of the balance since the start, stacked with their signs; below, what does "
-            "not add "
-            "up: the residual leaves the defect out, the closure takes it in.",
+            "Terms of the balance since the start, stacked with their signs: positive areas minus "
+            "negative ones are the change of the energy. Below, what is left: the residual leaves "
+            "the defect out, the closure takes it in (exact zeros, as at the start, are not drawn).",
             lambda flow=flow: plot_balance(energy_balance(flow)),  # type: ignore[misc]
         )
     yield (

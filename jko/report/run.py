@@ -57,7 +57,7 @@ def write_run_report(run_dir: str | PathLike[str]) -> Path:
     movement = comparison.movement
     good = all(check.good is not False for check in comparison.checks)
     text = page(
-        f"Run {run_dir.resolve().name}",
+        _title(run_dir.resolve().name, comparison),
         _lead(comparison),
         _banner(comparison, good),
         good,
@@ -83,14 +83,23 @@ def load_curves(run_dir: str | PathLike[str]) -> dict[str, Curve]:
     return curves
 
 
+def _title(name: str, comparison: Comparison) -> str:
+    flows = len(comparison.flows)
+    direct = " and direct flows" if flows > 1 else " and direct flow" if flows else ""
+    return f"{name}: minimizing movement{direct}"
+
+
 def _lead(comparison: Comparison) -> str:
     movement = comparison.movement
     n, dim = movement.points.shape[1:]
     heads = f"{comparison.heads} heads" if comparison.heads else "heads of an unknown number"
     heads = "one head" if comparison.heads == 1 else heads
+    tokens = "one token" if n == 1 else f"{n} tokens"
+    count = movement.times.size - 1
+    steps = "one step" if count == 1 else f"{count} steps"
     return (
-        f"{n} tokens on the unit sphere of R^{dim}, {heads}, scheme {movement.scheme}, "
-        f"t = {movement.times[0]:g} to {movement.times[-1]:g} in {movement.times.size - 1} steps."
+        f"{tokens} on the unit sphere of R^{dim}, {heads}, scheme {movement.scheme}, "
+        f"t = {movement.times[0]:g} to {movement.times[-1]:g} in {steps}."
     )
 
 

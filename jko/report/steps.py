@@ -43,8 +43,9 @@ def step_section(movement: Curve) -> Section:
     index = _shown(steps)
     rows = [_row(k, steps[k]) for k in index]
     note = "" if index.size == len(steps) else f" ({index.size} of {len(steps)} are shown)"
+    whole = "The only step" if len(steps) == 1 else f"All {len(steps)} steps"
     body = (
-        f"<details><summary>All {len(steps)} steps{note}</summary>\n"
+        f"<details><summary>{whole}{note}</summary>\n"
         + table(HEAD, rows, "numbers", raw=(10,))
         + "\n</details>"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,12 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["Card", "Claim", "Verdict", "short"]
 
 
+#: A hyphen that stands for a minus.
+MINUS = re.compile(r"(?<=\de)-(?=\d)|(?<![\w\-−])-(?=\.?\d)")
+
+
 def short(value: float, digits: int = 0) -> str:
     """Scientific notation for text: ``1e−8``, ``3.4e−5``, ``0`` (a minus does not break lines)."""
     if value == 0:
         return "0"
     mantissa, exponent = f"{value:.{digits}e}".split("e")
     return f"{mantissa}e{int(exponent)}".replace("-", "−")
+
+
+def true_minus(text: str) -> str:
+    """Hyphens before digits as minus signs: in ``-0.3`` and in ``1e-8``, not within words."""
+    return MINUS.sub("−", text)
 
 
 class Verdict(Enum):
@@ -83,6 +93,10 @@ class Claim:
     how_known: str
     expected_to_hold: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("claim", "measured", "expected", "how_known"):
+            object.__setattr__(self, name, true_minus(getattr(self, name)))
 
     @property
     def verdict(self) -> Verdict:
