@@ -30,7 +30,7 @@ WIDEST_BAND = 0.2
 
 
 def order_band(order: int) -> float:
-    """How far an observed order may be from the ``order`` of a scheme that shows it."""
+    r"""How far an observed order may be from the ``order`` :math:`p` of a scheme: :math:`|p_{obs} - p| \le band`."""
     return BANDS.get(order, WIDEST_BAND)
 
 
@@ -46,11 +46,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A step whose run did not reach the end, and why.
+    r"""A step whose run did not reach the end, and why.
 
     Attributes
     ----------
     step : float
+        :math:`\tau`.
     reason : str
     """
 

@@ -133,7 +133,7 @@ def grid_spacing(path: WeightPath, span: tuple[float, float]) -> float | None:
 
 
 def is_rough(path: WeightPath, span: tuple[float, float], smallest_step: float) -> str | None:
-    """A sentence, where even the smallest step of a study is longer than the path's grid."""
+    r"""A sentence, where even the smallest step :math:`\tau > h` of a study is longer than the path's grid, else None."""
     spacing = grid_spacing(path, span)
     if spacing is None or smallest_step <= spacing:
         return None
