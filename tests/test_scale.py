@@ -196,6 +196,15 @@ class TestPreconditioner:
                 positions._positive_inverse(blocks, floor), expected, atol=1e-9, rtol=1e-9
             )
 
+    def test_a_single_indefinite_block(self):
+        """Of one matrix every layout is contiguous: the sweep must still leave the matrix alone."""
+        blocks = np.array([[[1.0, 3.0], [3.0, 1.0]]])
+        kept = blocks.copy()
+        inverse = positions._positive_inverse(blocks, np.full(1, 1e-3))
+        np.testing.assert_array_equal(blocks, kept)
+        # eigenvalues 4 and -2
+        np.testing.assert_allclose(inverse, [[[0.375, -0.125], [-0.125, 0.375]]], atol=1e-14)
+
     @pytest.mark.parametrize("identity", [True, False])
     def test_parts_of_the_blocks_are_the_blocks(self, identity):
         model, cloud = many(60)

@@ -109,7 +109,8 @@ def _positive_inverse(blocks: Array, floor: Array) -> Array:
 
 def _swept(blocks: Array) -> tuple[Array, NDArray[np.bool_]]:
     """Inverses by the symmetric sweep, and which matrices it found positive definite."""
-    work = np.ascontiguousarray(np.moveaxis(blocks, 0, 2))
+    # a copy: of a single matrix the view with its axes moved is contiguous already
+    work = np.array(np.moveaxis(blocks, 0, 2), order="C")
     positive = np.ones(blocks.shape[0], dtype=bool)
     for k in range(work.shape[0]):
         positive &= work[k, k] > 0
