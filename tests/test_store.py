@@ -12,16 +12,15 @@ import zarr
 from jko import AttentionModel, Curve, Heads, TokenCloud, weights
 from jko.problems import article_sphere, reference_case
 from jko.runs.curve import CurveStatus
+from jko.runs.groups import consolidate, scatter
 from jko.runs.paths import exact_cloud
 from jko.runs.resume import resume, resume_flow, resume_movement, store_flow, store_movement
 from jko.runs.store import (
     StoreError,
     StoreWriter,
-    consolidate,
     load_curve,
     run_parameters,
     save_curve,
-    scatter,
 )
 
 NOT_COMPARED = {"model"}

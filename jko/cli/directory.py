@@ -24,10 +24,11 @@ from ..config import (
 from ..measures import TokenCloud
 from ..runs.curve import Curve, CurveStatus
 from ..runs.flow import particle_flow
+from ..runs.groups import consolidate, scatter
 from ..runs.monitors import Monitor
 from ..runs.paths import exact_cloud
 from ..runs.resume import resume, store_flow, store_movement
-from ..runs.store import StoreError, consolidate, load_curve, scatter
+from ..runs.store import StoreError, load_curve
 from ..transport.distance import labelled_distance
 
 __all__ = ["Job", "RunDirectory", "create_run", "open_run"]

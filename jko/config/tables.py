@@ -6,11 +6,8 @@ the heads and their path.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +30,7 @@ from ..measures import TokenCloud
 from ..schemes import JKO, Midpoint, make_scheme
 from ..schemes.base import require_labelled
 from ..steps.proximal import TOLERANCE, StepOptions
+from .files import make_heads, naming, read_arrays
 
 __all__ = ["Flows", "Output", "Run", "RunConfig", "Table"]
 
@@ -135,7 +133,7 @@ class FileCloud(Table):
 
     def build(self, directory: Path) -> TokenCloud:
         """The cloud."""
-        with _naming(self.file):
+        with naming(self.file):
             return TokenCloud.from_file(directory / self.file, self.normalize)
 
 
@@ -174,7 +172,7 @@ class MatrixHeads(Table):
 
     def build(self, directory: Path, dim: int) -> Heads:
         """The heads."""
-        return _heads(self.matrices, self.weights, self.symmetrize)
+        return make_heads(self.matrices, self.weights, self.symmetrize)
 
 
 class FileHeads(Table):
@@ -186,12 +184,12 @@ class FileHeads(Table):
 
     def build(self, directory: Path, dim: int) -> Heads:
         """The heads."""
-        with _naming(self.file):
+        with naming(self.file):
             return self._read(directory)
 
     def _read(self, directory: Path) -> Heads:
-        arrays = _read_arrays(directory / self.file)
-        return _heads(arrays["matrices"], arrays.get("weights"), self.symmetrize)
+        arrays = read_arrays(directory / self.file)
+        return make_heads(arrays["matrices"], arrays.get("weights"), self.symmetrize)
 
 
 HeadSource = Annotated[GaussianHeads | MatrixHeads | FileHeads, Field(discriminator="kind")]
@@ -264,11 +262,11 @@ class InterpolatedPath(WeightsTable):
 
     def build(self, directory: Path, dim: int, end: float) -> paths.WeightPath:
         """The path."""
-        with _naming(self.file):
+        with naming(self.file):
             return self._read(directory)
 
     def _read(self, directory: Path) -> paths.WeightPath:
-        arrays = _read_arrays(directory / self.file)
+        arrays = read_arrays(directory / self.file)
         if "times" not in arrays:
             raise ValueError(f"{self.file} must hold an array 'times', got {sorted(arrays)}")
         matrices = self.scale * np.asarray(arrays["matrices"], dtype=float)
@@ -388,30 +386,3 @@ class RunConfig(Table):
     flows: Flows = Flows()
     output: Output = Output()
     converge: Converge = Converge()
-
-
-@contextmanager
-def _naming(file: str) -> Iterator[None]:
-    """Errors within it say which file they are about."""
-    try:
-        yield
-    except (ValueError, TypeError, EOFError, BadZipFile) as problem:
-        text = str(problem)
-        raise ValueError(text if file in text else f"{file}: {text}") from problem
-
-
-def _heads(matrices: Any, weights: Any, symmetrize: bool) -> Heads:
-    return Heads.symmetrized(matrices, weights) if symmetrize else Heads(matrices, weights)
-
-
-def _read_arrays(file: Path) -> dict[str, Array]:
-    if file.suffix not in (".npz", ".npy"):
-        raise ValueError(f"file must end in .npz or .npy, got {str(file)!r}")
-    loaded = np.load(file, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return {"matrices": loaded}
-    with loaded:
-        arrays = {name: loaded[name] for name in loaded.files}
-    if "matrices" not in arrays:
-        raise ValueError(f"{file} must hold an array 'matrices', got {sorted(arrays)}")
-    return arrays

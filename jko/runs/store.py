@@ -21,7 +21,6 @@ second, leaves arrays of two lengths: xarray refuses those until they are cut.)
 from __future__ import annotations
 
 import time as clock
-import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from os import PathLike
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 from ..attention.model import AttentionModel
 from .columns import INTEGRAL, Column, curve_columns, curve_snapshots, records, snapshot_columns
 from .curve import Curve, CurveStatus
+from .groups import FORMAT, Group, StoreError, consolidate, open_group
 from .monitors import Snapshot
 from .paths import UnstorablePathError, decode_model, encode_model
 
@@ -43,17 +43,11 @@ if TYPE_CHECKING:
 __all__ = [
     "StoreError",
     "StoreWriter",
-    "consolidate",
     "curve_to_xarray",
     "load_curve",
     "run_parameters",
     "save_curve",
-    "scatter",
 ]
-
-Group = Any  # zarr.Group; zarr is imported where it is used
-
-FORMAT = "jko curve 1"
 
 #: Numbers in one chunk of a growing array: small enough to be rewritten with every append.
 CHUNK_NUMBERS = 32_768
@@ -62,10 +56,6 @@ CHUNK_NUMBERS = 32_768
 WRITE_EVERY = 1.0
 
 CALLABLE_PATH = "the weight path was a callable, which a store cannot hold, so model is None"
-
-
-class StoreError(ValueError):
-    """A path that holds no curve, or must not be written."""
 
 
 def save_curve(curve: Curve, path: str | PathLike[str], *, overwrite: bool = False) -> None:
@@ -118,7 +108,7 @@ def load_curve(path: str | PathLike[str]) -> Curve:
     ...     print(jko.load(f"{folder}/curve.zarr"))
     Curve(jko movement, t = 0 .. 0.1, 2 intervals, n = 6, d = 3, complete)
     """
-    group = _open(path, "r")
+    group = open_group(path, "r")
     completed = _completed(group)
     if completed == 0:
         raise StoreError(f"{path} holds a run that was stopped before its first state was stored")
@@ -153,7 +143,7 @@ def load_curve(path: str | PathLike[str]) -> Curve:
 
 def run_parameters(path: str | PathLike[str]) -> dict[str, Any]:
     """The parameters of the run stored at ``path``; empty for a curve that was only saved."""
-    return {name: _from_json(value) for name, value in _open(path, "r")["run"].attrs.items()}
+    return {name: _from_json(value) for name, value in open_group(path, "r")["run"].attrs.items()}
 
 
 class StoreWriter:
@@ -209,7 +199,7 @@ class StoreWriter:
     @classmethod
     def reopen(cls, path: str | PathLike[str], every: float = WRITE_EVERY) -> StoreWriter:
         """A writer that goes on after the last complete state of the store at ``path``."""
-        group = _open(path, "r+")
+        group = open_group(path, "r+")
         kind, scheme, cost = (str(group.attrs[name]) for name in ("kind", "scheme", "cost"))
         writer = cls(
             path, model=None, kind=kind, scheme=scheme, cost=cost, every=every, overwrite=True
@@ -277,28 +267,6 @@ class StoreWriter:
         return group
 
 
-def consolidate(path: Path) -> None:
-    """Put the metadata of a finished curve, or of a group of them, into one file, where xarray looks first.
-
-    Whoever opens the store for writing later does without it, and the first attribute written drops
-    it: it never tells of sizes that have changed since.  See `scatter`.
-    """
-    import zarr
-
-    with warnings.catch_warnings():
-        # zarr says that other readers may not know it; they read the arrays' own metadata
-        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
-        zarr.consolidate_metadata(path, zarr_format=3)
-
-
-def scatter(path: Path) -> None:
-    """Undo `consolidate`, before something in the group is written again."""
-    import zarr
-
-    group = zarr.open_group(store=path, mode="r+", zarr_format=3, use_consolidated=False)
-    group.attrs.put(group.attrs.asdict())
-
-
 def _growing(group: Group, name: str, column: Column) -> Any:
     """The growing array of a column, made on first use, with its current names."""
     if name in group:
@@ -342,34 +310,7 @@ def _require_free(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise StoreError(f"{path} exists already; remove it, or choose another path")
-    _open(path, "r")  # refuses anything that is not a stored curve
-
-
-def _open(path: str | PathLike[str], mode: Any) -> Group:
-    import zarr
-
-    place = Path(path)
-    if not place.exists():
-        raise StoreError(f"{place} does not exist")
-    try:
-        group = zarr.open_group(store=place, mode=mode, zarr_format=3, use_consolidated=False)
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError) as problem:
-        raise StoreError(f"{place} holds no curve: {_curves_in(place) or problem}") from problem
-    if group.attrs.get("format") != FORMAT:
-        told = _curves_in(place) or f"its format is {group.attrs.get('format')!r}, not {FORMAT!r}"
-        raise StoreError(f"{place} holds no curve: {told}")
-    return group
-
-
-def _curves_in(place: Path) -> str:
-    """A sentence with the curves of a run directory, or of the store in it."""
-    found = [
-        file.parent
-        for pattern in ("*/zarr.json", "*/*/zarr.json")
-        for file in sorted(place.glob(pattern))
-        if FORMAT in file.read_text("utf-8", errors="replace")
-    ]
-    return f"load one of those in it, {', '.join(map(str, found))}" if found else ""
+    open_group(path, "r")  # refuses anything that is not a stored curve
 
 
 def _completed(group: Group) -> int:
