@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jko import AttentionModel, Heads, TokenCloud, sphere, weights
-from jko.attention import kernel
+from jko.attention import compiled, kernel, threads, tiles
 from jko.attention.fields import KernelOverflowError
 from jko.attention.kernel import DenseKernel
 
@@ -236,18 +236,21 @@ class TestDenseKernel:
         for at in (cloud.points, other.points):
             whole = sums(at, cloud.points, cloud.weights, matrices, order)
             for entries in (16, 1000, 10**7):
-                monkeypatch.setattr(kernel, "TILE_ENTRIES", entries)
-                monkeypatch.setattr(kernel, "SYMMETRIC_COUNT", 10)
+                monkeypatch.setattr(kernel, "is_compiled", lambda *shape: False)
+                monkeypatch.setattr(tiles, "TILE_ENTRIES", entries)
+                monkeypatch.setattr(tiles, "SYMMETRIC_COUNT", 10)
                 tiled = sums(at, cloud.points, cloud.weights, matrices, order)
-                for name in ("log_mobility", "mean", "second")[: order + 1]:
+                for name in ("log_mobility", "mean", "second_moment")[: order + 1]:
                     a, b = getattr(tiled, name), getattr(whole, name)
                     np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
                 monkeypatch.undo()
-            assert (whole.mean is None) == (order < 1)
-            assert (whole.second is None) == (order < 2)
+            for name in ("mean", "second_moment")[order:]:
+                with pytest.raises(ValueError, match="order"):
+                    getattr(whole, name)
 
     def test_the_same_to_the_last_bit_on_any_number_of_threads(self, monkeypatch):
-        monkeypatch.setattr(kernel, "PARALLEL_WORK", 0)
+        for room in (threads, compiled):
+            monkeypatch.setattr(room, "PARALLEL_WORK", 0)
         matrices = Heads.gaussian(3, 3, 0).matrices
         points = TokenCloud.uniform(600, 3, 1).points
         weights = np.full(600, 1 / 600)

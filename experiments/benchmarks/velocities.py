@@ -9,7 +9,8 @@ import numpy as np
 from _measure import Section, Verdict, duration, interleaved, median, ratio
 from _problems import bounded, gaussian
 from jko.attention import fourier
-from jko.attention.kernel import SERIAL_PRODUCT, run_tasks
+from jko.attention.threads import run_tasks
+from jko.attention.tiles import SERIAL_PRODUCT
 
 
 def einsum_velocity(

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from .._validation import choice
 from .harmonic import HarmonicKernel, degree_groups
-from .kernel import SYMMETRIC_COUNT, DenseKernel, Kernel, KernelSums
+from .kernel import DenseKernel, Kernel, KernelSums
+from .tiles import SYMMETRIC_COUNT
 
 __all__ = ["AutoKernel", "make_kernel"]
 

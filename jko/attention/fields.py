@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from .heads import Heads
-from .kernel import KernelSums
+from .kernel import TOKEN_BLOCK, KernelSums
+from .triangles import from_triangle
 
 __all__ = ["Fields", "KernelOverflowError"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp] | slice
-
-#: Tokens handled at once where arrays per head or matrices per token would be temporaries.
-TOKEN_BLOCK = 4096
 
 
 class KernelOverflowError(OverflowError):
@@ -58,11 +56,22 @@ class Fields:
     sign: int
     sums: KernelSums
 
-    @property
+    @cached_property
     def _mean(self) -> Array:
-        if self.sums.mean is None:
-            raise ValueError("these fields were evaluated at order 0: no gradients")
         return self.sums.mean
+
+    @cached_property
+    def _energy_sums(self) -> Array:
+        """``sum_h w_h b_h (1, D_h m_h, D_h S_h D_h)`` up to the order: all that V is made of."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.sums.contracted(self.heads.contraction(self.sums.order))
+
+    @cached_property
+    def _mobility_pull(self) -> Array:
+        """``sum_h w_h b_h D_h m_h``, the ambient gradient of V but for the sign, shape (m, d)."""
+        if self.sums.order < 1:
+            raise ValueError("these fields were evaluated at order 0: no gradients")
+        return self._energy_sums[:, 1 : self.at.shape[1] + 1]
 
     @property
     def head_mobility(self) -> Array:
@@ -94,9 +103,7 @@ class Fields:
     @cached_property
     def first_variation(self) -> Array:
         """``V = sign * sum_h w_h b_h``, shape (m,)."""
-        with np.errstate(over="ignore"):
-            total = self.sign * self._weighted_mobility.sum(axis=0)
-        return finite(total, "first variation", self.heads)
+        return finite(self.sign * self._energy_sums[:, 0], "first variation", self.heads)
 
     def energy(self, weights: Array) -> float:
         """``E = 1/2 sum_i a_i V(x_i)`` when ``at`` are the measure's own points."""
@@ -109,9 +116,9 @@ class Fields:
         """``grad log b_h = P_x D_h m_h``, shape (H, m, d): finite for heads of any strength."""
         return sphere.project(self.at, np.matmul(self._mean, self.heads.matrices))
 
-    def _pull(self, share: Array, index: Index = slice(None)) -> Array:
+    def _pull(self, share: Array) -> Array:
         """``sum_h share_h D_h m_h`` for shares (H, m), without an array per head."""
-        mean = self._mean[:, index]
+        mean = self._mean
         total = np.empty(mean.shape[1:])
         for part in _token_blocks(mean.shape[1]):
             moved = np.matmul(mean[:, part], self.heads.matrices)
@@ -126,8 +133,8 @@ class Fields:
     def gradient(self) -> Array:
         """``p = sign * P_x sum_h w_h grad b_h``, shape (m, d)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            total = self._tangent_pull(self._weighted_mobility)
-        return finite(self.sign * total, "gradient", self.heads)
+            total = self.sign * sphere.project(self.at, self._mobility_pull)
+        return finite(total, "gradient", self.heads)
 
     @property
     def _mobility_ratio(self) -> Array:
@@ -198,21 +205,14 @@ class Fields:
         .. math:: P_x \Big(\sum_h w_h D_h \int y y^T e^{\langle x, D_h y\rangle} d\mu(y) D_h\Big) P_x
                   - \langle x, \bar\nabla V\rangle P_x
         """
-        if self.sums.second is None:
+        if self.sums.order < 2:
             raise ValueError("these fields were evaluated below order 2: no second moments")
-        x, mobility, matrices = self.at[index], self._weighted_mobility[:, index], self.heads.matrices
-        size = x.shape[1] ** 2
-        # D S D as a product of the entries of S: all heads and tokens of a block at once
-        conjugate = np.einsum("hij,hkl->hikjl", matrices, matrices).reshape(-1, size, size)
-        second = self.sums.second[:, index].reshape(*mobility.shape, size)
-        ambient = np.empty((x.shape[0], size))
+        x = self.at[index]
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in _token_blocks(x.shape[0]):
-                conjugated = np.matmul(second[:, part], conjugate)
-                np.einsum("hm,hmk->mk", mobility[:, part], conjugated, out=ambient[part])
-            radial = np.einsum("md,md->m", x, self._pull(mobility, index))
-            hessian = _tangential(ambient.reshape(*x.shape, -1), x, radial)
-        return finite(self.sign * hessian, "Hessian of the first variation", self.heads)
+            ambient = from_triangle(self._energy_sums[index, x.shape[1] + 1 :])
+            radial = np.vecdot(x, self._mobility_pull[index])
+            hessian = self.sign * _tangential(ambient, x, radial)
+        return finite(hessian, "Hessian of the first variation", self.heads)
 
 
 def _token_blocks(count: int) -> Iterator[slice]:

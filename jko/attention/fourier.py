@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import frozen
-from .kernel import SERIAL_PRODUCT, run_tasks
+from .threads import run_tasks
+from .tiles import SERIAL_PRODUCT
 
 __all__ = ["Grid", "Series", "features", "grid", "lebesgue_constant", "moments"]
 

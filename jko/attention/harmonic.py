@@ -39,7 +39,14 @@ from scipy.special import iv, ive
 
 from .._validation import positive_number
 from .fourier import grid, lebesgue_constant, moments
-from .kernel import DenseKernel, KernelSums, exponential_sums, moment_payload
+from .kernel import (
+    UNSHIFTED_NORM,
+    DenseKernel,
+    KernelSums,
+    exceeds,
+    exponential_sums,
+    moment_payload,
+)
 
 __all__ = ["HarmonicEvaluation", "HarmonicKernel", "degree_groups"]
 
@@ -258,7 +265,7 @@ class HarmonicKernel:
 
         Two errors of b_h m_h and of b_h over b_h, and the normalisation of points.
         """
-        bound = 2 * error * np.exp(-result.log_mobility[head])
+        bound = 2 * error / result.totals[head, :, 0]
         bound += 2 * problem.norms[head] * problem.off
         missed = np.flatnonzero(~(bound <= self.tolerance))
         if missed.size > SYMMETRIC_SHARE * bound.size:
@@ -310,12 +317,9 @@ def degree_groups(degrees: NDArray[np.intp]) -> list[NDArray[np.intp]]:
 
 def _empty_sums(problem: _Problem) -> KernelSums:
     shape = (problem.matrices.shape[0], problem.at.shape[0])
-    dim, order = problem.dim, problem.order
-    return KernelSums(
-        log_mobility=np.empty(shape),
-        mean=np.empty((*shape, dim)) if order >= 1 else None,
-        second=np.empty((*shape, dim, dim)) if order >= 2 else None,
-    )
+    columns = moment_payload(problem.points[:0], problem.weights[:0], problem.order).shape[1]
+    shift = np.zeros(shape) if exceeds(problem.matrices, UNSHIFTED_NORM).any() else None
+    return KernelSums(order=problem.order, totals=np.empty((*shape, columns)), shift=shift)
 
 
 def _put(
@@ -325,25 +329,15 @@ def _put(
     sums: KernelSums,
 ) -> None:
     """Write ``sums`` over the given heads and targets of ``result``."""
-    for name in ("log_mobility", "mean", "second"):
-        whole, part = getattr(result, name), getattr(sums, name)
-        if whole is not None:
-            for k, head in enumerate(heads):
-                whole[head, targets] = part[k]
+    for k, head in enumerate(heads):
+        result.totals[head, targets] = sums.totals[k]
+        if sums.shift is not None and result.shift is not None:
+            result.shift[head, targets] = sums.shift[k]
 
 
 def _store(
     result: KernelSums, heads: NDArray[np.intp], tile: slice, sums: Array, least: Array
 ) -> None:
     """Write the sums (H, P, B) of one tile, with mobilities cut off at ``least``."""
-    mobility = np.maximum(sums[:, 0], least[:, None])
-    result.log_mobility[heads, tile] = np.log(mobility)
-    if result.mean is None:
-        return
-    dim = result.mean.shape[2]
-    moments = sums[:, 1:] / mobility[:, None]
-    result.mean[heads, tile] = moments[:, :dim].swapaxes(1, 2)
-    if result.second is not None:
-        for k, (i, j) in enumerate(zip(*np.triu_indices(dim), strict=True), start=dim):
-            result.second[heads, tile, i, j] = moments[:, k]
-            result.second[heads, tile, j, i] = moments[:, k]
+    np.maximum(sums[:, 0], least[:, None], out=sums[:, 0])
+    result.totals[heads, tile] = sums.swapaxes(1, 2)

@@ -15,6 +15,7 @@ from .._validation import (
     positive_integer,
     probability_weights,
 )
+from .triangles import conjugations
 
 __all__ = ["Heads"]
 
@@ -86,6 +87,32 @@ class Heads:
     def eigenvalues(self) -> Array:
         """Eigenvalues of every head, ascending, shape (H, d)."""
         return frozen(np.asarray(np.linalg.eigvalsh(self.matrices), dtype=float))
+
+    def contraction(self, order: int) -> Array:
+        """The maps ``(b, y, S) -> w_h (b, D_h y, D_h S D_h)`` up to the order, from the right.
+
+        On rows of ``1 + d`` or, with the upper triangle of S, ``1 + d + d (d + 1) / 2`` numbers:
+        shape (H, columns, columns).
+        """
+        if order == 0:
+            return self.weights[:, None, None]
+        return self._first_contraction if order == 1 else self._second_contraction
+
+    @cached_property
+    def _first_contraction(self) -> Array:
+        maps = np.zeros((self.count, 1 + self.dim, 1 + self.dim))
+        maps[:, 0, 0] = 1
+        maps[:, 1:, 1:] = self.matrices
+        return frozen(self.weights[:, None, None] * maps)
+
+    @cached_property
+    def _second_contraction(self) -> Array:
+        first = self._first_contraction
+        small, size = first.shape[1], first.shape[1] + self.dim * (self.dim + 1) // 2
+        maps = np.zeros((self.count, size, size))
+        maps[:, :small, :small] = first
+        maps[:, small:, small:] = self.weights[:, None, None] * conjugations(self.matrices)
+        return frozen(maps)
 
     @property
     def norms(self) -> Array:

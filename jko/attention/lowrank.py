@@ -35,7 +35,7 @@ from .. import sphere
 from .._validation import finite_array, finite_number, require_unit
 from ..measures import TokenCloud
 from .factored import FactoredHeads, FactoredPath
-from .fields import Fields, Index, finite
+from .fields import Fields, finite
 from .kernel import KernelSums
 from .model import AttentionModel
 
@@ -71,9 +71,14 @@ class LowRankFields(Fields):
     share: Array
     coordinates: Array
 
-    @property
+    @cached_property
     def _mean(self) -> Array:
         return self.share @ self.points
+
+    @cached_property
+    def _mobility_pull(self) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._pull(self._weighted_mobility)
 
     @cached_property
     def _factors(self) -> Array:
@@ -85,9 +90,9 @@ class LowRankFields(Fields):
         """``R_h m_h / 2`` and ``L_h m_h / 2``, shape (H, m, 2 r): times the factors, ``D_h m_h``."""
         return self.share @ (self.coordinates / 2)
 
-    def _pull(self, share: Array, index: Index = slice(None)) -> Array:
+    def _pull(self, share: Array) -> Array:
         """``sum_h share_h D_h m_h`` for shares (H, m): one matrix product for all heads."""
-        inner = (share[..., None] * self._inner[:, index]).transpose(1, 0, 2)
+        inner = (share[..., None] * self._inner).transpose(1, 0, 2)
         factors = self._factors.reshape(-1, self.at.shape[1])
         return inner.reshape(-1, factors.shape[0]) @ factors
 
@@ -167,7 +172,7 @@ class LowRankModel(AttentionModel):
             at=points,
             heads=heads,
             sign=self.sign,
-            sums=KernelSums(log_mobility=(np.log(total) + shift)[..., 0]),
+            sums=KernelSums(order=0, totals=total, shift=shift[..., 0]),
             factored=heads,
             path=path,
             points=cloud.points,

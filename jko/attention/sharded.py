@@ -27,7 +27,7 @@ from .fields import Fields
 from .fourier import grid, moments
 from .harmonic import HarmonicKernel, _empty_sums, _Problem, _put, degree_groups
 from .heads import Heads
-from .kernel import UNSHIFTED_NORM, exponential_sums, kernel_sums, moment_payload
+from .kernel import UNSHIFTED_NORM, KernelSums, exponential_sums, moment_payload
 from .model import AttentionModel
 from .shards import Part, Shard, ShardedCloud, ShardedFields
 
@@ -202,7 +202,7 @@ def _part(
         error = HarmonicKernel(tolerance)._harmonic(problem, m.degree, sums, m.heads)
         for e, norm, head in zip(error, problem.norms, m.heads, strict=True):
             # as in one process, with moments rounded twice: of the tokens and of the nodes
-            bound = 4 * e * np.exp(-sums.log_mobility[head])
+            bound = 4 * e / sums.totals[head, :, 0]
             bound += 2 * norm * (problem.off + whole.off)
             missed[head] = ~(bound <= tolerance)
     return Part(fields=Fields(at=x, heads=heads, sign=sign, sums=sums), missed=missed)
@@ -237,6 +237,7 @@ def _completed(part: Part, shares: list[list[Array]], order: int) -> Part:
         where = np.flatnonzero(part.missed[head])
         if where.size:
             total = np.asarray(sum(pieces))
-            _put(part.fields.sums, [head], where, kernel_sums(total[None], 0.0, order))
-    fields = replace(part.fields)  # without what was derived before
+            _put(part.fields.sums, [head], where, KernelSums(order=order, totals=total[None]))
+    # without what was derived before
+    fields = replace(part.fields, sums=replace(part.fields.sums))
     return Part(fields=fields, missed=np.zeros_like(part.missed))

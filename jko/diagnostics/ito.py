@@ -92,8 +92,7 @@ def _increment(curve: Curve, path: OrnsteinUhlenbeck, k: int) -> Array:
     weights, x = cloud.weights, cloud.points
     drift = fields.energy_time_derivative(weights, np.eye(cloud.dim) - path.matrices[k])
     first_order = fields.energy_time_derivative(weights, path.matrices[k + 1] - path.matrices[k])
-    assert fields.sums.second is not None
-    squared = np.einsum("ni,hnij,nj->hn", x, fields.sums.second, x, optimize=True)
+    squared = np.einsum("ni,hnij,nj->hn", x, fields.sums.second_moment, x, optimize=True)
     charge = fields.heads.weights[:, None] * fields.head_mobility * (1 + squared)
     correction = model.sign * path.variance / 8 * float(charge.sum(axis=0) @ weights)
     total = model.energy(cloud, right) - model.energy(cloud, left)

@@ -109,7 +109,7 @@ def branch_and_bound(
     heads, sign = at.fields.heads, problems.problem.model.sign
     bounds = PotentialBounds.of_measure(at.points, problems.problem.weights, heads, sign)
     curvature = Curvature.of(heads, sign, bounds)
-    if at.fields.sums.second is None:
+    if at.fields.sums.order < 2:
         raise ValueError("branch and bound needs an evaluation of order 2")
     # bounds of very strong heads overflow to infinity, and then prove nothing
     with np.errstate(over="ignore", invalid="ignore"):

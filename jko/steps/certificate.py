@@ -136,7 +136,7 @@ def full_gap(
     decided[open_tokens] = True
     starts = None
     if low_dimension and open_tokens.size:
-        if at.fields.sums.second is None:
+        if at.fields.sums.order < 2:
             at = replace(at, fields=problems.fields(at.points, 2))
         branch = branch_and_bound(problems, at, value, open_tokens)
         gap[open_tokens], proven[open_tokens] = branch.gap, branch.proven

@@ -50,8 +50,8 @@ def remembered_pairs(n: int, dim: int) -> int:
 def step_bytes(n: int, dim: int, heads: int, nodes: int = 0) -> int:
     """Upper estimate of the memory of a step on ``n`` tokens, without a dense plan.
 
-    Counts the results of the kernel passes that are alive at once (``H (2 + d + d^2)`` numbers
-    a token, the last term up to d = 8), the pairs of L-BFGS, the preconditioner and the vectors
+    Counts the results of the kernel passes that are alive at once (``H (2 + d + d (d + 1) / 2)``
+    numbers a token, the last term up to d = 8), the pairs of L-BFGS, the preconditioner and the vectors
     of the method; a step that converges quickly takes about half.  Where the transport problem
     has to be solved its dense plan comes on top, see `jko.transport.plan.plan_bytes`.
 
@@ -62,10 +62,11 @@ def step_bytes(n: int, dim: int, heads: int, nodes: int = 0) -> int:
     nodes : int
         Quadrature nodes of the ground cost, 0 for ``"source"``.
     """
-    second = dim**2 if pass_order(dim) == 2 else 0
+    second = dim * (dim + 1) // 2 if pass_order(dim) == 2 else 0
+    block = dim**2 if pass_order(dim) == 2 else 0
     kernel_pass = 2 * dim + heads * (2 + dim + second)
     pairs = 2 * dim * remembered_pairs(n, dim)
-    vectors = second + 10 * dim + 10
+    vectors = block + 10 * dim + 10
     along = nodes * (heads * (3 + 2 * dim) + 8 * dim)
     return int(8 * n * MARGIN * (ALIVE * kernel_pass + pairs + vectors + along))
 

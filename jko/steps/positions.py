@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import sphere
-from ..attention.fields import TOKEN_BLOCK
-from ..attention.kernel import run_tasks
+from ..attention.kernel import TOKEN_BLOCK
+from ..attention.threads import run_tasks
 from .memory import remembered_pairs
 from .problem import Evaluation, Objective
 
@@ -64,7 +64,7 @@ class Preconditioner:
     def __init__(self, objective: Objective, at: Evaluation) -> None:
         points = at.points
         stiffness = np.abs(objective.problem.stiffness)
-        if at.fields.sums.second is None:
+        if at.fields.sums.order < 2:
             self._inverse = 1 / stiffness[:, None, None]
             return
         self._inverse = np.empty((*points.shape, points.shape[1]))
@@ -265,7 +265,7 @@ def _truncated_newton(
     """Newton's method, its systems solved by preconditioned conjugate gradients."""
     space = _Geometry(objective.problem.weights)
     iteration = 0
-    if objective.order == 2 and at.fields.sums.second is None:
+    if objective.order == 2 and at.fields.sums.order < 2:
         at = objective(at.points)
     while at.norm > tolerance:
         if objective.evaluations >= max_evaluations or iteration >= 50:

@@ -1,0 +1,31 @@
+from numpy import float64
+from numpy.typing import NDArray
+
+Array = NDArray[float64]
+
+def row_sums(
+    rows: Array,
+    points: Array,
+    payload: Array,
+    total: Array,
+    heads: int,
+    targets: int,
+    dim: int,
+    columns: int,
+) -> None: ...
+def symmetric_sums(
+    rows: Array,
+    points: Array,
+    payload: Array,
+    total: Array,
+    heads: int,
+    targets: int,
+    dim: int,
+    columns: int,
+    part: int,
+    parts: int,
+) -> None: ...
+def supports(dim: int, columns: int) -> bool: ...
+def instruction_sets() -> list[str]: ...
+def instruction_set() -> str: ...
+def use(name: str) -> None: ...

@@ -1,0 +1,143 @@
+"""The compiled kernel sums against numpy's, on every instruction set of this processor."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jko import AttentionModel, Heads, TokenCloud, sphere
+from jko.attention import compiled, kernel
+from jko.attention.compiled import compiled_sums, instruction_set, is_compiled
+from jko.attention.kernel import exponential_sums, moment_payload
+from jko.attention.tiles import row_sums
+
+module = pytest.importorskip("jko.attention._exponentials", reason="built without a compiler")
+
+
+@pytest.fixture(params=module.instruction_sets())
+def every_set(request):
+    best = module.instruction_set()
+    module.use(request.param)
+    yield request.param
+    module.use(best)
+
+
+def case(n, dim, heads, norm, seed, signed=False):
+    rng = np.random.default_rng(seed)
+    points = sphere.normalize(rng.standard_normal((n, dim)))
+    matrices = Heads.gaussian(heads, dim, rng).matrices
+    matrices = norm * matrices / np.linalg.norm(matrices, axis=(1, 2), keepdims=True)
+    weights = rng.standard_normal(n) if signed else rng.random(n)
+    return points, weights, matrices
+
+
+def close(value, at, points, payload, matrices, expected):
+    """To rounding, relative to the sums of the absolute values of the terms."""
+    size = row_sums(at, points, np.abs(payload), matrices, 1)[0]
+    norm = np.linalg.norm(matrices, axis=(1, 2)).max(initial=0)
+    assert (np.abs(value - expected) <= 4e-16 * (8 + 4 * norm) * size + 1e-300).all()
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("dim", [2, 3, 4])
+@pytest.mark.parametrize("n", [1, 3, 7, 8, 9, 64, 203])
+def test_agrees_with_numpy(every_set, n, dim, order):
+    points, weights, matrices = case(n, dim, 3, 5.0, n + dim, signed=True)
+    payload = moment_payload(points, weights, order)
+    expected = row_sums(points, points, payload, matrices, 1)[0]
+    assert is_compiled(dim, payload.shape[1])
+    for at in (points, points.copy()):
+        value = compiled_sums(at, points, payload, matrices, 1)
+        close(value, points, points, payload, matrices, expected)
+    some = points[: n // 2]
+    part = compiled_sums(some, points, payload, matrices, 1)
+    close(part, some, points, payload, matrices, expected[:, : n // 2])
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_one_more_column(every_set, dim):
+    points, weights, matrices = case(150, dim, 2, 3.0, dim)
+    for order in (0, 1, 2):
+        payload = moment_payload(points, weights, order)
+        payload = np.concatenate([payload, weights[:, None]], axis=1)
+        assert is_compiled(dim, payload.shape[1])
+        value = compiled_sums(points.copy(), points, payload, matrices, 1)
+        np.testing.assert_allclose(value[..., -1], value[..., 0], rtol=1e-14)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 90), norm=st.floats(0, 300))
+def test_the_exponential_is_accurate_over_its_range(seed, n, norm):
+    points, weights, matrices = case(n, 3, 2, norm, seed)
+    payload = moment_payload(points, weights, 1)
+    value = compiled_sums(points, points, payload, matrices, 1)
+    close(value, points, points, payload, matrices, row_sums(points, points, payload, matrices, 1)[0])
+
+
+def test_to_an_ulp(every_set):
+    """One source and one target: the exponential itself, against extended precision."""
+    at = np.array([[1.0, 0.0]])
+    scores = np.concatenate([np.linspace(-300, 300, 4001), [0.0, -0.0, 1e-300, 0.5 * np.log(2)]])
+    matrices = np.zeros((scores.size, 2, 2))
+    matrices[:, 0, 0] = scores
+    value = compiled_sums(at.copy(), at, np.ones((1, 1)), matrices, 1)[:, 0, 0]
+    exact = np.exp(scores.astype(np.longdouble))
+    # the argument is rounded once more, by 1 / ln 2
+    allowed = np.finfo(float).eps * (1 + np.abs(scores))
+    assert (np.abs(value / exact - 1) <= allowed).all()
+    assert (value[scores == 0] == 1).all()
+
+
+def test_not_a_number_stays_one(every_set):
+    points, weights, matrices = case(20, 3, 1, 2.0, 0)
+    points[3] = np.nan
+    value = compiled_sums(points, points, moment_payload(points, weights, 1), matrices, 1)
+    assert np.isnan(value).all()
+
+
+def test_any_layout_of_arrays():
+    points, weights, matrices = case(40, 3, 2, 2.0, 1)
+    payload = moment_payload(points, weights, 2)
+    expected = compiled_sums(points, points, payload, matrices, 1)
+    turned = np.asfortranarray(points)
+    for at in (turned, points[:, :]):
+        value = compiled_sums(at, turned, np.asfortranarray(payload), matrices, 1)
+        np.testing.assert_allclose(value, expected, rtol=1e-13)
+
+
+def test_sizes_that_do_not_fit_are_refused():
+    points, weights, matrices = case(10, 3, 1, 1.0, 2)
+    rows, payload = points @ matrices[0], moment_payload(points, weights, 1)
+    total = np.empty((10, 4))
+    with pytest.raises(ValueError, match="sizes"):
+        module.row_sums(rows, points, payload, total[:9], 1, 10, 3, 4)
+    with pytest.raises(ValueError, match="sizes"):
+        module.row_sums(rows, points, payload, total, 1, 10, 5, 4)
+    with pytest.raises(ValueError, match="sizes"):
+        module.symmetric_sums(rows[:5], points, payload, total[:5], 1, 5, 3, 4, 0, 1)
+    with pytest.raises(ValueError, match="no instruction set"):
+        module.use("abacus")
+
+
+def test_the_kernel_uses_it_and_works_without(monkeypatch):
+    assert instruction_set() in module.instruction_sets()
+    model = AttentionModel(Heads.gaussian(3, 3, 0))
+    cloud = TokenCloud.uniform(60, 3, 1)
+    with_it = model.gradient(cloud.points, cloud, 0)
+    calls = []
+    plain = module.symmetric_sums
+    monkeypatch.setattr(module, "symmetric_sums", lambda *a: calls.append(1) or plain(*a))
+    np.testing.assert_array_equal(model.gradient(cloud.points, cloud, 0), with_it)
+    assert calls
+    monkeypatch.setattr(kernel, "is_compiled", lambda *shape: False)
+    monkeypatch.setattr(compiled, "_exponentials", None)
+    assert instruction_set() is None
+    np.testing.assert_allclose(model.gradient(cloud.points, cloud, 0), with_it, atol=1e-14)
+
+
+def test_other_dimensions_run_through_numpy():
+    points, weights, matrices = case(50, 5, 2, 1.0, 3)
+    payload = moment_payload(points, weights, 1)
+    assert not is_compiled(5, payload.shape[1])
+    value = exponential_sums(points, points, payload, matrices)
+    expected = row_sums(points, points, payload, matrices, 1)[0]
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
