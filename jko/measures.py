@@ -63,6 +63,13 @@ class TokenCloud:
             self, "weights", frozen(probability_weights(weights, n, "weights"))
         )
 
+    def _at(self, points: Array) -> TokenCloud:
+        """The same weights at other points, which are taken for the unit vectors they are."""
+        cloud = object.__new__(TokenCloud)
+        object.__setattr__(cloud, "points", frozen(points))
+        object.__setattr__(cloud, "weights", self.weights)
+        return cloud
+
     @property
     def n(self) -> int:
         """Number of tokens."""

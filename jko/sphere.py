@@ -28,6 +28,7 @@ __all__ = [
     "nodes",
     "normalize",
     "project",
+    "restrict",
     "transport",
 ]
 
@@ -75,6 +76,23 @@ def project(x: ArrayLike, v: ArrayLike) -> Array:
     return v - _dot(v, x)[..., None] * x
 
 
+def restrict(x: Array, form: Array, scale: Array, normal: Array | float = 0.0) -> Array:
+    r"""``P_x A P_x + s P_x + k x x^T`` for symmetric matrices A (m, d, d) and numbers s, k (m,).
+
+    What a Hessian on the sphere looks like: of a function on space, A is its Hessian and ``s``
+    minus its radial derivative.
+    """
+    pulled = np.einsum("mij,mj->mi", form, x)
+    # A - u x^T - x u^T + s I with u = A x - (x^T A x - s + k) x / 2
+    pulled -= ((np.vecdot(pulled, x) - scale + normal) / 2)[:, None] * x
+    outer = pulled[:, :, None] * x[:, None, :]
+    result: Array = form - outer
+    result -= outer.swapaxes(1, 2)
+    diagonal = np.arange(x.shape[1])
+    result[:, diagonal, diagonal] += scale[:, None]
+    return result
+
+
 def distance(x: ArrayLike, y: ArrayLike) -> Array:
     r"""Great-circle distance :math:`d(x, y) = 2\,\mathrm{atan2}(|x - y|, |x + y|)`, in radians.
 
@@ -99,8 +117,9 @@ def distance_matrix(x: ArrayLike, y: ArrayLike) -> Array:
 def exp(x: ArrayLike, v: ArrayLike) -> Array:
     r"""Exponential map :math:`\exp_x v = \cos|v|\,x + \sin|v|\,v/|v|` for ``v`` tangent at ``x``."""
     x, v = np.asarray(x, dtype=float), np.asarray(v, dtype=float)
-    length = _norm(v)[..., None]
-    return normalize(np.cos(length) * x + np.sinc(length / np.pi) * v)
+    length = _norm(v)
+    ratio = np.divide(np.sin(length), length, out=np.ones_like(length), where=length > 0)
+    return normalize(np.cos(length)[..., None] * x + ratio[..., None] * v)
 
 
 def log(x: ArrayLike, y: ArrayLike) -> Array:

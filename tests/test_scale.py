@@ -167,7 +167,7 @@ def test_the_potential_at_the_sources_is_bounded_without_a_pass():
     at = objective(proximal_step(model, cloud, 0, step).cloud.points)
     norms = model.heads(0).norms
     bounds = PotentialBounds.of_measure(at.points, cloud.weights, model.heads(0), 1, third=False)
-    floor = certificate._source_floor(cloud.points, at, bounds)
+    floor = certificate._source_floor(at, bounds)
     exact = problem.fields(cloud.points, at.points, 0).first_variation
     assert (floor <= exact + 1e-15).all()
     bend = bounds.concavity + (norms * (1 + norms) * np.exp(norms)).mean()

@@ -4,23 +4,25 @@ The dense sums take time ``n m`` per head; the harmonic ones ``L^4`` per head at
 grid, and ``(n + m) L^2`` at the tokens, with the degree L set by ``|D|`` and the tolerance.
 Milliseconds on one thread of a pass of order 1 at the tokens themselves, uniform tokens:
 
-=======  ===  ==  =====  ========  =======  ========
-heads    |D|  L   n      dense     d = 2    d = 3
-=======  ===  ==  =====  ========  =======  ========
-ten      1    13  500    2.6       1.1      5.6
-..       ..   ..  1000   8.9       1.3      7.3
-..       3    20  1000   8.9       1.6      17
-..       ..   ..  2000   32        2.2      19
-..       5    25  2000   32        2.3      39
-..       ..   ..  5000   190       4.2      50
-..       3    20  100k   75 000    50       240
-one      3    20  1000   0.9       0.7      2.6
-..       ..   ..  2000   3.3       1.0      3.4
-..       ..   ..  100k   7 500     29       68
-=======  ===  ==  =====  ========  =======  ========
+=======  ===  ==  =====  =======  =======  ==========  ==========
+                         dense             harmonic
+-----------------------  ----------------  ----------------------
+heads    |D|  L   n      d = 2    d = 3    d = 2       d = 3
+=======  ===  ==  =====  =======  =======  ==========  ==========
+ten      1    13  500    0.9      1.7      1.4         5.0
+..       ..   ..  1000   4.1      6.2      1.5         6.0
+..       3    20  1000   3.9      6.2      1.8         11
+..       ..   ..  2000   14       26       2.3         18
+..       5    25  2000   14       22       2.4         25
+..       ..   ..  5000   90       150      4.0         47
+one      3    20  1000   0.4      0.6      1.0         3.3
+..       ..   ..  2000   2.0      3.1      1.5         4.4
+..       ..   ..  10000  40       56       3.5         12
+=======  ===  ==  =====  =======  =======  ==========  ==========
 
-With ten heads the harmonic sums win from about 300 tokens on in d = 2, and from 900 (|D| = 1),
-1400 (|D| = 3) and 2300 (|D| = 5) in d = 3.
+With ten heads the harmonic sums win from about 600 tokens on in d = 2, and from 1000 (|D| = 1),
+1500 (|D| = 3) and 2200 (|D| = 5) in d = 3.  Where the compiled sums were not built, dense sums
+take twice as long and more (see `compiled`), and the harmonic ones win earlier.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import choice
+from .compiled import is_compiled
 from .harmonic import HarmonicKernel, degree_groups
 from .kernel import DenseKernel, Kernel, KernelSums
-from .tiles import SYMMETRIC_COUNT
 
 __all__ = ["AutoKernel", "make_kernel"]
 
@@ -45,10 +47,12 @@ logger = logging.getLogger(__name__)
 #: Products of numbers of targets and sources below which the dense sums always win.
 DENSE_PAIRS = {2: 90_000, 3: 490_000}
 
-#: Measured costs in seconds on one thread: of a pair of tokens in row tiles, in symmetric tiles,
-#: and of a pair of nodes; of the features of a token, per degree; of a multiplication of the
-#: series and of an entry that is multiplied and summed; of a call and of a head.
-ROW_PAIR, SYMMETRIC_PAIR, NODE_PAIR = 1.25e-9, 0.8e-9, 1.5e-9
+#: Measured costs in seconds on one thread, with compiled sums and without: of a pair of tokens
+#: in rows and where symmetry saves half, and of a pair of nodes; of the features of a token, per
+#: degree; of a multiplication of the series and of an entry that is multiplied and summed; of a
+#: call and of a head.
+COMPILED_PAIR = {"rows": 0.7e-9, "symmetric": 0.5e-9, "nodes": 0.9e-9}
+NUMPY_PAIR = {"rows": 1.25e-9, "symmetric": 0.8e-9, "nodes": 1.5e-9}
 FEATURE = {2: 6e-9, 3: 11e-9}
 MULTIPLICATION, ENTRY = 0.04e-9, 0.25e-9
 CALL, HEAD = 0.35e-3, {2: 0.06e-3, 3: 0.15e-3}
@@ -61,8 +65,9 @@ ADVANTAGE = 0.9
 class AutoKernel:
     """Harmonic sums where they are faster than dense ones, group of heads by group of heads.
 
-    The choice depends on the numbers of targets, tokens and heads, on their dimension and on
-    the norms of the heads: never on a clock, so that results are reproducible.
+    The choice depends on the numbers of targets, tokens and heads, on their dimension, on the
+    norms of the heads and on whether the compiled sums were built: never on a clock, so that
+    results are reproducible.
 
     Parameters
     ----------
@@ -93,8 +98,8 @@ class AutoKernel:
         if dim not in DENSE_PAIRS or len(at) * len(points) < DENSE_PAIRS[dim]:
             return none
         degrees = HarmonicKernel(self.tolerance).degrees(points, weights, matrices, order)
-        symmetric = at is points and len(points) >= SYMMETRIC_COUNT
-        dense = len(at) * len(points) * (SYMMETRIC_PAIR if symmetric else ROW_PAIR)
+        pair = pair_seconds(dim, order)
+        dense = len(at) * len(points) * pair["symmetric" if at is points else "rows"]
         for group in degree_groups(degrees):
             cost = harmonic_seconds(
                 len(at), len(points), group.size, dim, order, int(degrees[group].max())
@@ -102,6 +107,12 @@ class AutoKernel:
             if cost > ADVANTAGE * dense * group.size:
                 degrees[group] = 0
         return degrees
+
+
+def pair_seconds(dim: int, order: int) -> dict[str, float]:
+    """Time of an exponential and its sums on one thread, by the measured costs."""
+    columns = (1, 1 + dim, 1 + dim + dim * (dim + 1) // 2)[order]
+    return COMPILED_PAIR if is_compiled(dim, columns) else NUMPY_PAIR
 
 
 def harmonic_seconds(
@@ -114,7 +125,8 @@ def harmonic_seconds(
     entries = 1 if dim == 2 else 2 * size
     features = FEATURE[dim] * (degree + order) * (targets + sources)
     series = columns * (MULTIPLICATION * nodes + ENTRY * (entries + 4)) * targets
-    return CALL + features + heads * (HEAD[dim] + NODE_PAIR * nodes**2 + series)
+    node_sums = pair_seconds(dim, order)["nodes"] * nodes**2
+    return CALL + features + heads * (HEAD[dim] + node_sums + series)
 
 
 def make_kernel(evaluator: str) -> Kernel:

@@ -79,6 +79,13 @@ class Fields:
         with np.errstate(over="ignore"):
             return finite(np.exp(self.sums.log_mobility), "head mobility", self.heads)
 
+    @property
+    def largest_mobility(self) -> Array:
+        """The largest ``b_h`` at the points, shape (H,)."""
+        with np.errstate(over="ignore"):
+            largest = np.exp(self.sums.log_mobility.max(axis=1))
+        return finite(largest, "head mobility", self.heads)
+
     @cached_property
     def log_effective_mobility(self) -> Array:
         """Logarithm of the harmonic mean ``bhat``, shape (m,)."""
@@ -205,28 +212,20 @@ class Fields:
         .. math:: P_x \Big(\sum_h w_h D_h \int y y^T e^{\langle x, D_h y\rangle} d\mu(y) D_h\Big) P_x
                   - \langle x, \bar\nabla V\rangle P_x
         """
+        with np.errstate(over="ignore", invalid="ignore"):
+            hessian = sphere.restrict(self.at[index], *self.ambient_hessian(index))
+        return finite(hessian, "Hessian of the first variation", self.heads)
+
+    def ambient_hessian(self, index: Index = slice(None)) -> tuple[Array, Array]:
+        """The matrices (m, d, d) and numbers (m,) of which `sphere.restrict` makes the Hessian of V."""
         if self.sums.order < 2:
             raise ValueError("these fields were evaluated below order 2: no second moments")
         x = self.at[index]
-        with np.errstate(over="ignore", invalid="ignore"):
-            ambient = from_triangle(self._energy_sums[index, x.shape[1] + 1 :])
-            radial = np.vecdot(x, self._mobility_pull[index])
-            hessian = self.sign * _tangential(ambient, x, radial)
-        return finite(hessian, "Hessian of the first variation", self.heads)
+        ambient = from_triangle(self._energy_sums[index, x.shape[1] + 1 :])
+        radial = np.vecdot(x, self._mobility_pull[index])
+        return self.sign * ambient, -self.sign * radial
 
 
 def _token_blocks(count: int) -> Iterator[slice]:
     for start in range(0, count, TOKEN_BLOCK):
         yield slice(start, start + TOKEN_BLOCK)
-
-
-def _tangential(ambient: Array, x: Array, radial: Array) -> Array:
-    """``P A P - r P`` for symmetric A (m, d, d) and numbers r (m,)."""
-    normal = np.einsum("mij,mj->mi", ambient, x)
-    along = np.einsum("mi,mi->m", normal, x)
-    # P A P + r x x^T = A - u x^T - x u^T with u = A x - (x^T A x + r) x / 2
-    normal -= ((along + radial) / 2)[:, None] * x
-    outer = normal[:, :, None] * x[:, None, :]
-    result = ambient - outer - outer.swapaxes(1, 2)
-    result[:, np.arange(x.shape[1]), np.arange(x.shape[1])] -= radial[:, None]
-    return result

@@ -114,19 +114,19 @@ class Heads:
         maps[:, small:, small:] = self.weights[:, None, None] * conjugations(self.matrices)
         return frozen(maps)
 
-    @property
+    @cached_property
     def norms(self) -> Array:
         """Spectral norms ``|D_h|``, shape (H,)."""
-        return np.abs(self.eigenvalues).max(axis=1)
+        return frozen(np.abs(self.eigenvalues).max(axis=1))
 
-    @property
+    @cached_property
     def positive_semidefinite(self) -> bool:
         """Whether every head of positive weight is positive semidefinite (to rounding)."""
         active = self.eigenvalues[self.weights > 0]
         scale = np.abs(active).max(axis=1, initial=0)
         return bool((active[:, 0] >= -8 * self.dim * np.finfo(float).eps * scale).all())
 
-    @property
+    @cached_property
     def vanish(self) -> bool:
         """Whether every head of positive weight is the zero matrix."""
         return not self.matrices[self.weights > 0].any()

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import sphere
-from ..transport.cost import SourceCost, any_log, theta_cot_theta
+from ..transport.cost import SourceCost, theta_cot_theta
 from .bounds import PotentialBounds
 from .branch import Curvature, branch_and_bound
 from .cells import Cells
 from .pointwise import TokenProblems
-from .problem import Coupling, Evaluation
+from .problem import Coupling, Evaluation, StepProblem
 from .survey import SURVEY_LEVEL, Survey
 
 __all__ = ["GapReport", "full_gap", "local_gap"]
@@ -97,18 +97,21 @@ def provable(problems: TokenProblems, coupling: Coupling) -> bool:
     return coupling.identity and len(anchors) == 1 and isinstance(anchors[0].cost, SourceCost)
 
 
-def token_values(problems: TokenProblems, at: Evaluation, coupling: Coupling) -> Array:
+def token_values(problem: StepProblem, at: Evaluation, coupling: Coupling) -> Array:
     """``sum_j (pi_ij / a_i) f_i(y_j)``, what every token pays now, shape (n,)."""
-    columns, potential = coupling.columns, at.fields.first_variation
-    own = problems.values(coupling.rows, at.points[columns], potential[columns])
-    return np.bincount(coupling.rows, coupling.mass * own) / problems.problem.weights
+    own = coupling.at_targets(at.fields.first_variation)
+    for anchor, terms in zip(problem.anchors, at.terms, strict=True):
+        own = own + anchor.coefficient / (2 * problem.step) * terms.value
+    if coupling.identity:
+        return own
+    return np.bincount(coupling.rows, coupling.mass * own) / problem.weights
 
 
 def local_gap(problems: TokenProblems, at: Evaluation, coupling: Coupling) -> GapReport:
     """The O(n) proof of every token; nothing is proven where it does not apply."""
     if not provable(problems, coupling):
         return GapReport.unchecked(at.points)
-    value = token_values(problems, at, coupling)
+    value = token_values(problems.problem, at, coupling)
     gap, proven = local_proof(problems, at, value, _global_bounds(problems, at, third=False))
     if at.points.shape[1] <= 3 and (~proven).sum() > SURVEY_TOKENS:
         gap, proven = local_proof(problems, at, value, _surveyed_bounds(problems, at))
@@ -128,7 +131,7 @@ def full_gap(
 ) -> GapReport:
     """Decide the tokens that ``known`` leaves open: branch and bound, then search."""
     gap, proven, competitor = known.gap.copy(), known.proven.copy(), at.points.copy()
-    value = token_values(problems, at, coupling)
+    value = token_values(problems.problem, at, coupling)
     low_dimension = at.points.shape[1] <= 3 and provable(problems, coupling)
     # beyond the limit only some of the open tokens are looked at, and the report says so
     open_tokens = np.flatnonzero(~proven)[:BRANCH_TOKENS]
@@ -175,7 +178,7 @@ def local_proof(
     mobility = cost.mobility
     noise = RESOLUTION * np.maximum(np.abs(value), 1)
     by_lower = np.sqrt(2 * problem.step * (value - bounds.lower + noise) / mobility)
-    excess = np.maximum(value - _source_floor(cost.points, at, bounds), 0) + noise
+    excess = np.maximum(value - _source_floor(at, bounds), 0) + noise
     slope = np.float64(bounds.lipschitz)
     with np.errstate(over="ignore"):
         by_slope = (problem.step / mobility) * (
@@ -186,17 +189,16 @@ def local_proof(
     shape = np.ones_like(radius) if circle else theta_cot_theta(np.minimum(radius, np.pi / 2))
     kappa = mobility * shape / problem.step - bounds.concavity
     proven = (radius < (np.pi if circle else np.pi / 2)) & (kappa > 0)
-    gradient = np.einsum("nd,nd->n", at.gradient, at.gradient)
+    gradient = np.vecdot(at.gradient, at.gradient)
     gap = np.where(proven, gradient / (2 * np.where(proven, kappa, 1)), 0)
     return gap, proven
 
 
-def _source_floor(sources: Array, at: Evaluation, bounds: PotentialBounds) -> Array:
+def _source_floor(at: Evaluation, bounds: PotentialBounds) -> Array:
     """Lower bounds of V at the sources, from its value and slope at the new positions."""
-    back = any_log(at.points, sources)
-    slope = np.einsum("nd,nd->n", at.fields.gradient, back)
-    floor: Array = at.fields.first_variation + slope
-    floor -= bounds.concavity / 2 * np.einsum("nd,nd->n", back, back)
+    back = at.terms[0].back
+    floor: Array = at.fields.first_variation + np.vecdot(at.fields.gradient, back)
+    floor -= bounds.concavity / 2 * np.vecdot(back, back)
     return floor
 
 

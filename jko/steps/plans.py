@@ -118,7 +118,7 @@ def potential_excess(problems: TokenProblems, coupling: Coupling, at: Evaluation
     if not isinstance(cost, SourceCost) or n * n > PAIR_LIMIT:
         return np.inf
     problem = problems.problem
-    own, potential = token_values(problems, at, coupling), at.fields.first_variation
+    own, potential = token_values(problem, at, coupling), at.fields.first_variation
     stiffness = cost.mobility / (2 * problem.step)
     # rounding of 2 - 2 <x, y>, and of the values themselves
     noise = 8 * np.finfo(float).eps * (stiffness + np.abs(own))

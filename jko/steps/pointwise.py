@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .. import sphere
 from ..attention.fields import Fields
+from ..transport.cost import any_log
 from .memory import pass_order
 from .problem import Anchor, StepProblem
 
@@ -118,11 +119,15 @@ class TokenProblems:
         if order == 1:
             direction = -gradient / stiffness[:, None]
         else:
-            hessian = fields.first_variation_hessian()
+            form, scale = fields.ambient_hessian()
             for anchor in self.anchors:
                 factor = anchor.coefficient / (2 * self.problem.step)
-                hessian = hessian + factor * anchor.cost.hessian(rows, y)
-            hessian = hessian + stiffness[:, None, None] * (y[:, :, None] * y[:, None, :])
+                back = any_log(y, anchor.cost.points[rows])
+                along, across = anchor.cost.curvature(rows, back)
+                square = back[:, :, None] * back[:, None, :]
+                form = form + (factor * along)[:, None, None] * square
+                scale = scale + factor * across
+            hessian = sphere.restrict(y, form, scale, stiffness)
             values, vectors = np.linalg.eigh(hessian)
             values = np.maximum(np.abs(values), 1e-3 * stiffness[:, None])
             coordinates = np.einsum("kij,ki->kj", vectors, gradient) / values

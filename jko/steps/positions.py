@@ -73,10 +73,8 @@ class Preconditioner:
 
         def task(start: int) -> None:
             part = slice(start, start + size)
-            x = points[part]
             # the normal direction gets the stiffness, and is projected away afterwards
-            normal = stiffness[part, None, None] * (x[:, :, None] * x[:, None, :])
-            blocks = objective.blocks(at, part) + normal
+            blocks = objective.blocks(at, part, stiffness[part])
             self._inverse[part] = _positive_inverse(blocks, FLOOR * stiffness[part])
 
         run_tasks(task, range(0, count, size), BLOCK_WORK * count)
@@ -226,7 +224,7 @@ def _two_loop(
     for s, y, sy, alpha in reversed(used):
         coefficient = alpha - space.dot(y, vector) / sy
         vector = vector + coefficient * sphere.project(at.points, s)
-    return sphere.project(at.points, vector)
+    return vector
 
 
 def _line_search(

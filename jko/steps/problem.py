@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
+from .. import sphere
 from ..attention.fields import Fields, finite
 from ..attention.heads import Heads
 from ..attention.model import AttentionModel
-from ..transport.cost import GEODESIC_NODES, GroundCost, SourceCost
+from ..transport.cost import GEODESIC_NODES, CostTerms, GroundCost, SourceCost
 from .memory import pass_order, require_memory
 
 __all__ = ["Anchor", "Coupling", "Evaluation", "Objective", "StepProblem"]
@@ -83,6 +84,15 @@ class Coupling:
         target = np.empty(self.rows.size, dtype=np.intp)
         target[self.rows] = self.columns
         return target
+
+    @property
+    def sources(self) -> IntArray | slice:
+        """Index of the source of every entry."""
+        return slice(None) if self.identity else self.rows
+
+    def at_targets(self, values: Array) -> Array:
+        """``values_j`` for the target ``j`` of every entry; values (n, ...)."""
+        return values if self.identity else values[self.columns]
 
     def per_target(self, values: Array) -> Array:
         """``sum_i (pi_ij / a_j) values_ij`` for every target ``j``; values (K, ...)."""
@@ -193,6 +203,8 @@ class Evaluation:
         ``sqrt(sum_j a_j |g_j / a_j|^2)``.
     fields : Fields
         The kernel pass behind it.
+    terms : tuple of CostTerms
+        Costs of the coupled pairs, one for every anchor.
     """
 
     points: Array
@@ -202,6 +214,7 @@ class Evaluation:
     gradient: Array
     norm: float
     fields: Fields
+    terms: tuple[CostTerms, ...]
 
 
 class Objective:
@@ -230,14 +243,15 @@ class Objective:
         problem, coupling = self.problem, self.coupling
         energy = fields.energy(problem.weights)
         gradient = fields.gradient
-        transport = 0.0
+        transport, terms = 0.0, list[CostTerms]()
         for anchor in problem.anchors:
             factor = anchor.coefficient / (2 * problem.step)
-            cost, pull = anchor.cost.value_and_gradient(coupling.rows, y[coupling.columns])
-            transport += factor * float(coupling.mass @ cost)
-            gradient = gradient + factor * coupling.per_target(pull)
+            pairs = self._terms(anchor.cost, y)
+            transport += factor * float(coupling.mass @ pairs.value)
+            gradient = gradient + factor * coupling.per_target(pairs.gradient)
+            terms.append(pairs)
         with np.errstate(over="ignore", invalid="ignore"):
-            squared = problem.weights @ np.einsum("nd,nd->n", gradient, gradient)
+            squared = problem.weights @ np.vecdot(gradient, gradient)
         norm = float(np.sqrt(finite(squared, "squared gradient of the step", fields.heads)))
         return Evaluation(
             points=y,
@@ -247,31 +261,42 @@ class Objective:
             gradient=gradient,
             norm=norm,
             fields=fields,
+            terms=tuple(terms),
         )
 
-    def blocks(self, at: Evaluation, tokens: slice = slice(None)) -> Array:
+    def _terms(self, cost: GroundCost, y: Array) -> CostTerms:
+        coupling = self.coupling
+        if coupling.identity and y is cost.points:
+            return CostTerms.at_rest(y)
+        return cost.terms(coupling.sources, coupling.at_targets(y))
+
+    def blocks(
+        self, at: Evaluation, tokens: slice = slice(None), normal: Array | float = 0.0
+    ) -> Array:
         """Diagonal blocks of the Hessian per unit mass, as ambient matrices (n, d, d).
 
-        At an evaluation of order 2.  Parts of the tokens at a time cost the same in all where
-        the coupling is the identity.
+        At an evaluation of order 2; ``normal`` is the eigenvalue in the normal direction.  Parts
+        of the tokens at a time cost the same in all where the coupling is the identity.
         """
         problem, coupling = self.problem, self.coupling
-        y = at.points[tokens]
-        total = np.zeros((*y.shape, y.shape[1]))
-        for anchor in problem.anchors:
+        form, scale = at.fields.ambient_hessian(tokens)
+        rows, entries, part = coupling.sources, slice(None), tokens
+        if coupling.identity:
+            # entries are tokens, and only these are needed
+            rows, entries, part = tokens, tokens, slice(None)
+        for anchor, terms in zip(problem.anchors, at.terms, strict=True):
             factor = anchor.coefficient / (2 * problem.step)
-            if coupling.identity:
-                curvature = anchor.cost.hessian(coupling.rows[tokens], y)
-            else:
-                pairs = anchor.cost.hessian(coupling.rows, at.points[coupling.columns])
-                curvature = coupling.per_target(pairs)[tokens]
-            total += factor * curvature
-        total += at.fields.first_variation_hessian(tokens)
-        return total
+            back = terms.back[entries]
+            along, across = anchor.cost.curvature(rows, back)
+            square = (factor * along)[:, None, None] * (back[:, :, None] * back[:, None, :])
+            form = form + coupling.per_target(square)[part]
+            scale = scale + factor * coupling.per_target(across)[part]
+        hessian = sphere.restrict(at.points[tokens], form, scale, normal)
+        return finite(hessian, "Hessian of the step", at.fields.heads)
 
     def rounding(self, at: Evaluation) -> float:
         """Size of the gradient's own rounding error: a floor for any convergence test."""
         heads = self.problem._heads
         pull = np.abs(self.problem.stiffness).max()
-        push = float((heads.weights * heads.norms) @ at.fields.head_mobility.max(axis=1))
+        push = float((heads.weights * heads.norms) @ at.fields.largest_mobility)
         return float(4 * np.finfo(float).eps * (pull + push))

@@ -166,7 +166,7 @@ def proximal_step(
         certificate=solution.certificate,
         status=solution.status,
         stats=solution.stats,
-        cloud=TokenCloud(points, cloud.weights),
+        cloud=cloud._at(points),
         plan=solution.coupling.plan_on(charged, cloud.n),
     )
 
@@ -181,21 +181,23 @@ def jko_problem(
 ) -> StepProblem:
     """The proximal problem of a JKO step on the tokens of positive weight."""
     charged = np.flatnonzero(cloud.weights > 0)
+    whole = charged.size == cloud.n
     known: Fields | None = None
-    base: GroundCost | None = None
-    if cost == "source" and charged.size == cloud.n and model.heads(t) is model.heads(energy_time):
+    if cost == "source" and whole and model.heads(t) is model.heads(energy_time):
         # one kernel pass has the mobility and the gradient that the step starts with
         known = model.own_fields(cloud, t, pass_order(cloud.dim))
-        base = SourceCost(cloud.points, known.effective_mobility)
-    if base is None:
-        base = ground_cost(cost, model, cloud, t).take(charged)
+        base: GroundCost = SourceCost(cloud.points, known.effective_mobility)
+    else:
+        base = ground_cost(cost, model, cloud, t)
+    if not whole:
+        base = base.take(charged)
     return StepProblem(
         model=model,
-        weights=cloud.weights[charged],
+        weights=cloud.weights if whole else cloud.weights[charged],
         step=step,
         energy_time=energy_time,
         anchors=(Anchor(base),),
-        start=cloud.points[charged],
+        start=base.points,
         known=known,
     )
 

@@ -412,6 +412,6 @@ def _proof(shard: Shard, state: _State, bounds: PotentialBounds) -> Array:
     """Weighted gap and number of proven tokens of the shard."""
     problem = state.objective.problem
     problems = TokenProblems(problem, state.at.points, problem.anchors)
-    value = token_values(problems, state.at, state.objective.coupling)
+    value = token_values(problem, state.at, state.objective.coupling)
     gap, proven = local_proof(problems, state.at, value, bounds)
     return np.array([problem.weights @ gap, proven.sum()])

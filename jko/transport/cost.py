@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,11 @@ from ..attention.fields import Fields
 from ..attention.model import AttentionModel
 from ..measures import TokenCloud
 
-__all__ = ["COSTS", "AveragedCost", "GroundCost", "SourceCost", "ground_cost"]
+__all__ = ["COSTS", "AveragedCost", "CostTerms", "GroundCost", "SourceCost", "ground_cost"]
 
 Array = NDArray[np.float64]
 IntArray = NDArray[np.intp]
+Rows = IntArray | slice
 
 COSTS = ("source", "midpoint", "geodesic")
 
@@ -36,6 +38,31 @@ GEODESIC_NODES = 8
 
 #: Pairs evaluated at once when a cost matrix needs mobilities along geodesics.
 PAIR_BLOCK = 50_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CostTerms:
+    r"""Costs :math:`c(x_i, y)` of ``K`` pairs of a source and a target, and what they rest on.
+
+    Attributes
+    ----------
+    value : (K,)
+        :math:`c(x_i, y)`.
+    gradient : (K, d)
+        :math:`\nabla_y c(x_i, y)`, tangent at ``y``.
+    back : (K, d)
+        :math:`\log_y x_i`.
+    """
+
+    value: Array
+    gradient: Array
+    back: Array
+
+    @classmethod
+    def at_rest(cls, points: Array) -> CostTerms:
+        """Of sources with themselves."""
+        zero = np.zeros(points.shape)
+        return cls(value=zero[:, 0], gradient=zero, back=zero)
 
 
 class GroundCost(ABC):
@@ -57,12 +84,12 @@ class GroundCost(ABC):
         """``c(x_rows[k], y_k)``, shape (K,)."""
 
     @abstractmethod
-    def value_and_gradient(self, rows: IntArray, y: Array) -> tuple[Array, Array]:
-        """`pairs` and `gradient` for the price of the latter."""
+    def terms(self, rows: Rows, y: Array) -> CostTerms:
+        """Costs, gradients and geodesics of the pairs ``(x_rows[k], y_k)``."""
 
     def gradient(self, rows: IntArray, y: Array) -> Array:
         """Gradient in ``y_k`` of ``c(x_rows[k], y_k)``, tangent, shape (K, d)."""
-        return self.value_and_gradient(rows, y)[1]
+        return self.terms(rows, y).gradient
 
     @abstractmethod
     def matrix(self, y: Array) -> Array:
@@ -72,26 +99,19 @@ class GroundCost(ABC):
     def take(self, index: IntArray) -> GroundCost:
         """The same cost from some of the sources."""
 
-    def hessian(self, rows: IntArray, y: Array) -> Array:
-        r"""Hessian in ``y_k`` of :math:`\beta_i d(x_i, y)^2` as ambient matrices (K, d, d).
+    def curvature(self, rows: Rows, back: Array) -> tuple[Array, Array]:
+        r"""Numbers ``p``, ``q`` (K,) with the Hessian in ``y_k`` being ``p back back^T + q P_y``.
 
-        :math:`2\beta [u u^T + \theta\cot\theta (P_y - u u^T)]`, ``u`` the unit tangent of the
-        geodesic.  Exact for ``"source"``, the leading part for the other costs (they use it
-        as a preconditioner only).
+        :math:`2\beta [u u^T + \theta\cot\theta (P_y - u u^T)]`, ``u = back / theta`` the unit tangent of
+        the geodesic.  Exact for ``"source"``, the leading part for the other costs (they use it
+        as a preconditioner only).  ``back`` (K, d) is that of `terms`.
         """
-        back = any_log(y, self.points[rows])
-        squared = np.einsum("kd,kd->k", back, back)
+        squared = np.vecdot(back, back)
         ratio = theta_cot_theta(np.sqrt(squared))
         # (1 - theta cot theta) / theta^2 tends to 1/3
-        safe = np.where(squared > 1e-16, squared, 3.0)
-        along = np.where(squared > 1e-16, 1 - ratio, 1.0) / safe
+        along = np.divide(1 - ratio, squared, out=np.full_like(ratio, 1 / 3), where=squared > 1e-16)
         twice = 2 * self.mobility[rows]
-        across = twice * ratio
-        shape = (twice * along)[:, None, None] * (back[:, :, None] * back[:, None, :])
-        shape -= across[:, None, None] * (y[:, :, None] * y[:, None, :])
-        diagonal = np.arange(y.shape[1])
-        shape[:, diagonal, diagonal] += across[:, None]
-        return shape
+        return twice * along, twice * ratio
 
 
 def theta_cot_theta(angle: Array) -> Array:
@@ -127,10 +147,11 @@ class SourceCost(GroundCost):
     def pairs(self, rows: IntArray, y: Array) -> Array:
         return self.mobility[rows] * sphere.distance(self.points[rows], y) ** 2
 
-    def value_and_gradient(self, rows: IntArray, y: Array) -> tuple[Array, Array]:
-        back, mobility = any_log(y, self.points[rows]), self.mobility[rows]
-        value = mobility * np.einsum("kd,kd->k", back, back)
-        return value, (-2 * mobility)[:, None] * back
+    def terms(self, rows: Rows, y: Array) -> CostTerms:
+        mobility = self.mobility[rows]
+        back = any_log(y, self.points[rows])
+        value = mobility * np.vecdot(back, back)
+        return CostTerms(value=value, gradient=(-2 * mobility)[:, None] * back, back=back)
 
     def matrix(self, y: Array) -> Array:
         cost: Array = sphere.distance_matrix(self.points, y)
@@ -179,7 +200,7 @@ class AveragedCost(GroundCost):
         value: Array = (average * sphere.distance(x, y)) ** 2
         return value
 
-    def value_and_gradient(self, rows: IntArray, y: Array) -> tuple[Array, Array]:
+    def terms(self, rows: Rows, y: Array) -> CostTerms:
         r"""Chain rule through Jacobi fields: a move of ``y`` moves :math:`\gamma_s` by ``s`` times
         its part along the geodesic and :math:`\sin(s\theta)/\sin\theta` times its normal part."""
         x = self.points[rows]
@@ -202,7 +223,7 @@ class AveragedCost(GroundCost):
         rate = sphere.project(y, np.einsum("q,qkd->kd", self._weights, pulled))
         average = self._weights @ root
         gradient = 2 * average[:, None] * (angle[:, None] ** 2 * rate - average[:, None] * back)
-        return (average * angle) ** 2, gradient
+        return CostTerms(value=(average * angle) ** 2, gradient=gradient, back=back)
 
     def matrix(self, y: Array) -> Array:
         n, m = self.points.shape[0], y.shape[0]
