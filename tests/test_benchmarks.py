@@ -6,6 +6,7 @@ import importlib
 import json
 import runpy
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -112,11 +113,17 @@ def test_measures(module):
     assert measure.ratio([2.0, 9.0, 4.0], [1.0, 1.0, 1.0]) == 4
     assert [measure.duration(t) for t in (2.0, 0.0123, 4e-5)] == ["2 s", "12.3 ms", "40 µs"]
     calls = []
-    measure.PAUSE = 0.0
+    measure.PAUSE = measure.WARM = 0.0
     times = measure.interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     # one run to warm up, and one before each that is measured
     assert calls == list("aabb" * 3)
     assert [len(times[name]) for name in "ab"] == [2, 2]
+    # a side that is quicker than the warm-up works through it, then the median of some runs counts
+    calls.clear()
+    measure.WARM, measure.RUNS = 0.001, 4
+    measure.interleaved({"a": lambda: calls.append(time.perf_counter())}, 2, warm=False)
+    assert calls[-5] - calls[0] > 0.001
+    assert len(calls) > 10
 
 
 def test_passes_are_counted_where_they_happen(module):

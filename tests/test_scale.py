@@ -9,7 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from jko import AttentionModel, Heads, TokenCloud, proximal_step, sphere
-from jko.steps import certificate, memory, positions
+from jko.steps import certificate, memory, preconditioner
 from jko.steps.bounds import PotentialBounds
 from jko.steps.memory import StepTooLargeError, remembered_pairs, step_bytes
 from jko.steps.problem import Coupling, Objective
@@ -193,14 +193,14 @@ class TestPreconditioner:
             values = np.maximum(np.abs(values), floor[:, None])
             expected = np.einsum("nij,nj,nkj->nik", vectors, 1 / values, vectors)
             np.testing.assert_allclose(
-                positions._positive_inverse(blocks, floor), expected, atol=1e-9, rtol=1e-9
+                preconditioner._positive_inverse(blocks, floor), expected, atol=1e-9, rtol=1e-9
             )
 
     def test_a_single_indefinite_block(self):
         """Of one matrix every layout is contiguous: the sweep must still leave the matrix alone."""
         blocks = np.array([[[1.0, 3.0], [3.0, 1.0]]])
         kept = blocks.copy()
-        inverse = positions._positive_inverse(blocks, np.full(1, 1e-3))
+        inverse = preconditioner._positive_inverse(blocks, np.full(1, 1e-3))
         np.testing.assert_array_equal(blocks, kept)
         # eigenvalues 4 and -2
         np.testing.assert_allclose(inverse, [[[0.375, -0.125], [-0.125, 0.375]]], atol=1e-14)
@@ -225,7 +225,7 @@ class TestPreconditioner:
         )
         at = objective(cloud.points)
         assert at.fields.sums.order == 1
-        direction = positions.Preconditioner(objective, at)(at.points, at.gradient)
+        direction = preconditioner.Preconditioner(objective, at)(at.points, at.gradient)
         stiffness = objective.problem.stiffness[:, None]
         np.testing.assert_allclose(direction, at.gradient / stiffness, atol=1e-15)
 
@@ -235,9 +235,9 @@ class TestPreconditioner:
             jko_problem(model, cloud, 0, 0.1, 0.1), Coupling.labels(cloud.weights)
         )
         at = objective(cloud.points)
-        whole = positions.Preconditioner(objective, at)(at.points, at.gradient)
-        monkeypatch.setattr(positions, "TOKEN_BLOCK", 7)
-        parts = positions.Preconditioner(objective, at)(at.points, at.gradient)
+        whole = preconditioner.Preconditioner(objective, at)(at.points, at.gradient)
+        monkeypatch.setattr(preconditioner, "TOKEN_BLOCK", 7)
+        parts = preconditioner.Preconditioner(objective, at)(at.points, at.gradient)
         np.testing.assert_allclose(parts, whole, rtol=1e-13, atol=1e-15)
 
 

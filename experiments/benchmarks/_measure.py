@@ -15,6 +15,10 @@ import numpy as np
 #: Seconds between the runs of two sides.
 PAUSE = 0.2
 
+#: Seconds that a side works before it is measured, and runs whose median is a measurement.
+WARM = 0.1
+RUNS = 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -42,21 +46,36 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of every side, run in turn ``repetitions`` times after one run to warm up.
 
-    When runs are repeated there is a pause before each of them, since threads of BLAS and OpenMP
-    go on spinning for a tenth of a second after their last task, at the expense of the other
-    side, and an unmeasured run after it: caches and clock are then those of a side that works.
+    When runs are repeated there is a pause before each turn, since threads of BLAS and OpenMP go
+    on spinning for a tenth of a second after their last task, at the expense of the other side.
+    Then the side works unmeasured for `WARM` seconds, at least once: caches and clock are those
+    of a side at work, as a step among the hundreds of a run.  The time of a turn is the median
+    of `RUNS` runs in a row, of one where a run takes as long as the warm-up.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for repetition in range(-1 if warm else 0, repetitions):
         for name, side in sides.items():
-            if repetitions > 1:
-                time.sleep(PAUSE)
-                side()
-            start = time.perf_counter()
-            side()
+            lasted = _work(side) if repetitions > 1 else np.inf
+            runs = [_timed(side) for _ in range(RUNS if lasted < WARM else 1)]
             if repetition >= 0:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(median(runs))
     return times
+
+
+def _work(side: Callable[[], object]) -> float:
+    """Pause, then let the side work for a while; seconds of its last run."""
+    time.sleep(PAUSE)
+    start = time.perf_counter()
+    while True:
+        lasted = _timed(side)
+        if time.perf_counter() - start >= WARM:
+            return lasted
+
+
+def _timed(side: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    side()
+    return time.perf_counter() - start
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 
+from .coupling import COUPLED_TOKENS
+
 __all__ = [
     "MEMORY_PAIRS",
     "StepTooLargeError",
@@ -66,7 +68,8 @@ def step_bytes(n: int, dim: int, heads: int, nodes: int = 0) -> int:
     block = dim**2 if pass_order(dim) == 2 else 0
     kernel_pass = 2 * dim + heads * (2 + dim + second)
     pairs = 2 * dim * remembered_pairs(n, dim)
-    vectors = block + 10 * dim + 10
+    images = heads * second if n <= COUPLED_TOKENS else 0
+    vectors = block + images + 10 * dim + 10
     along = nodes * (heads * (3 + 2 * dim) + 8 * dim)
     return int(8 * n * MARGIN * (ALIVE * kernel_pass + pairs + vectors + along))
 

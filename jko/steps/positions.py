@@ -2,9 +2,9 @@ r"""Positions for a fixed coupling: preconditioned quasi-Newton on the sphere, N
 
 The quasi-Newton method is L-BFGS in the tangent spaces with the mass-weighted inner product
 :math:`\langle u, v\rangle = \sum_j a_j \langle u_j, v_j\rangle`, preconditioned by the token-wise
-diagonal blocks of the Hessian; what the blocks leave out is the smoothing coupling between
-tokens, of low numerical rank.  Where it stalls, a truncated Newton method takes over, its
-Hessian products differences of gradients.  Acceptance near rounding uses directional
+diagonal blocks of the Hessian and the smoothing coupling between tokens, of low numerical rank.
+Where it stalls, a truncated Newton method takes over, its Hessian products differences of
+gradients.  Acceptance near rounding uses directional
 derivatives, since differences of the objective carry no digits there (the approximate Wolfe
 condition of Hager and Zhang, SIAM J. Optim. 16, 2005).
 """
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import sphere
-from ..attention.kernel import TOKEN_BLOCK
-from ..attention.threads import run_tasks
+from .coupling import COUPLED_TOKENS
 from .memory import remembered_pairs
+from .preconditioner import Preconditioner
 from .problem import Evaluation, Objective
 
-__all__ = ["PositionsResult", "Preconditioner", "clipped", "minimise_positions"]
+__all__ = ["PositionsResult", "clipped", "minimise_positions"]
 
 Array = NDArray[np.float64]
 
@@ -32,12 +32,6 @@ FAST = 0.1
 
 #: A first iteration that moves no token further (radians) is expected to be fast.
 SHORT_MOVE = 0.05
-
-#: Eigenvalues of the preconditioner are at least this share of the transport stiffness.
-FLOOR = 1e-2
-
-#: Cost of a token's block in exponentials, for the decision to use threads.
-BLOCK_WORK = 500.0
 
 SUFFICIENT_DECREASE = 1e-4
 LONGEST_MOVE = 1.0
@@ -51,73 +45,6 @@ class PositionsResult:
     best: Evaluation
     iterations: int
     converged: bool
-
-
-class Preconditioner:
-    """Token-wise inverse of the Hessian blocks, made positive definite on the tangent space.
-
-    Eigenvalues are replaced by their absolute value, at least a hundredth of the transport
-    stiffness of the token.  In high dimension, without second moments, a block is the transport
-    stiffness alone: a number, no matrix.
-    """
-
-    def __init__(self, objective: Objective, at: Evaluation) -> None:
-        points = at.points
-        stiffness = np.abs(objective.problem.stiffness)
-        if at.fields.sums.order < 2:
-            self._inverse = 1 / stiffness[:, None, None]
-            return
-        self._inverse = np.empty((*points.shape, points.shape[1]))
-        count = points.shape[0]
-        size = TOKEN_BLOCK if objective.coupling.identity else count
-
-        def task(start: int) -> None:
-            part = slice(start, start + size)
-            # the normal direction gets the stiffness, and is projected away afterwards
-            blocks = objective.blocks(at, part, stiffness[part])
-            self._inverse[part] = _positive_inverse(blocks, FLOOR * stiffness[part])
-
-        run_tasks(task, range(0, count, size), BLOCK_WORK * count)
-
-    def __call__(self, points: Array, v: Array) -> Array:
-        """Apply the inverse to tangent vectors (n, d) at ``points``, near where it was made."""
-        if self._inverse.shape[1:] == (1, 1):
-            return sphere.project(points, self._inverse[:, 0] * v)
-        return sphere.project(points, np.einsum("nij,nj->ni", self._inverse, v))
-
-
-def _positive_inverse(blocks: Array, floor: Array) -> Array:
-    """Inverses of symmetric matrices (n, d, d) with the eigenvalues ``max(|lambda|, floor)``.
-
-    Most matrices are positive definite and far above the floor.  Their plain inverse, by the
-    sweep operator on all of them at once, is several times cheaper than eigenvectors (seven in
-    dimension 3); its trace shows where it is the answer.
-    """
-    # what the sweep leaves of an indefinite matrix is discarded, however large
-    with np.errstate(over="ignore", invalid="ignore"):
-        inverse, safe = _swept(blocks)
-        safe &= np.einsum("nii->n", inverse) * floor <= 1
-    rest = np.flatnonzero(~safe)
-    if rest.size:
-        values, vectors = np.linalg.eigh(blocks[rest])
-        values = np.maximum(np.abs(values), floor[rest, None])
-        inverse[rest] = np.einsum("nij,nj,nkj->nik", vectors, 1 / values, vectors)
-    return inverse
-
-
-def _swept(blocks: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """Inverses by the symmetric sweep, and which matrices it found positive definite."""
-    # a copy: of a single matrix the view with its axes moved is contiguous already
-    work = np.array(np.moveaxis(blocks, 0, 2), order="C")
-    positive = np.ones(blocks.shape[0], dtype=bool)
-    for k in range(work.shape[0]):
-        positive &= work[k, k] > 0
-        pivot = np.where(positive, work[k, k], 1)
-        row = work[k] / pivot
-        work -= work[:, k, None] * row
-        work[k] = work[:, k] = row
-        work[k, k] = -1 / pivot
-    return np.ascontiguousarray(-np.moveaxis(work, 2, 0)), positive
 
 
 class _Geometry:
@@ -152,13 +79,14 @@ def _quasi_newton(
     pairs: deque[tuple[Array, Array]] = deque(maxlen=remembered_pairs(*at.points.shape))
     best, since_best = at.norm, 0
     iteration = 0
+    coupled = at.points.shape[0] <= COUPLED_TOKENS
     fast, precondition = False, None
     while at.norm > tolerance:
         if objective.evaluations >= max_evaluations or since_best > 15:
             return at, iteration, False
         iteration += 1
         if precondition is None:
-            precondition = Preconditioner(objective, at)
+            precondition = Preconditioner(objective, at, coupled).completed()
         direction = clipped(-_two_loop(space, at, pairs, precondition))
         slope = space.dot(at.gradient, direction)
         if slope >= 0 or not np.isfinite(slope):
@@ -183,6 +111,8 @@ def _quasi_newton(
             pairs.append((moved, change))
         if not fast:
             precondition = None
+        # the series promised more than there was: far from its minimum C is no guide
+        coupled &= length == 1
         fast = new.norm <= FAST * at.norm
         at = new
         since_best = 0 if at.norm < 0.9 * best else since_best + 1

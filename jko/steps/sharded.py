@@ -1,13 +1,13 @@
 r"""The JKO step on tokens that live on the workers of a dask cluster.
 
-The method is that of one process (`jko.steps.positions`): L-BFGS with token-wise Hessian blocks.
+The method is that of one process (`jko.steps.positions`): L-BFGS with the same preconditioner.
 Its vectors stay on the workers.  What L-BFGS needs of them are inner products,
 
 .. math:: \langle s_i, g\rangle, \quad \langle s_i, y_j\rangle, \quad
           \langle y_i, M^{-1} g\rangle, \quad \langle y_i, M^{-1} y_j\rangle,
 
-which add up over the shards like energies and moments do; the client turns them into the
-coefficients of the direction.  Labels are kept: the plan is the identity, which the O(n)
+which add up over the shards like energies, moments and the two halves of a product with the
+coupling do; the client turns them into the coefficients of the direction.  Labels are kept: the plan is the identity, which the O(n)
 certificate proves where it proves every token.
 """
 
@@ -21,37 +21,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import sphere
 from .._validation import finite_number, positive_integer, positive_number
-from ..attention.heads import Heads
 from ..attention.model import AttentionModel
 from ..attention.sharded import sharded_fields, sharded_fields_at
-from ..attention.shards import Part, Shard, ShardedCloud, ShardedFields
-from ..transport.cost import SourceCost
+from ..attention.shards import ShardedCloud, ShardedFields
+from . import shard_work as work
 from .bounds import PotentialBounds
 from .branch import Curvature
 from .cells import Cells
-from .certificate import SURVEY_TOKENS, local_proof, token_values
+from .certificate import SURVEY_TOKENS
+from .coupling import COUPLED_TOKENS
 from .memory import pass_order
-from .pointwise import TokenProblems
-from .positions import (
-    FAST,
-    SHORT_MOVE,
-    SUFFICIENT_DECREASE,
-    Preconditioner,
-    clipped,
-    lengths,
-)
-from .problem import Anchor, Coupling, Evaluation, Objective, StepProblem
+from .positions import FAST, SHORT_MOVE, SUFFICIENT_DECREASE
+from .preconditioner import NEUMANN_TERMS
 from .result import Certificate, StepError, StepStats, StepStatus
 from .survey import SURVEY_LEVEL, Survey
 
 __all__ = ["ShardedStep", "sharded_step"]
 
 Array = NDArray[np.float64]
-
-#: Pairs that every worker remembers.
-PAIRS = 8
 
 LINE_SEARCH = 30
 
@@ -68,17 +56,6 @@ class ShardedStep:
     certificate: Certificate
     status: StepStatus
     stats: StepStats
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _State:
-    """One shard of the iterate, on its worker."""
-
-    objective: Objective
-    at: Evaluation
-    preconditioner: Preconditioner | None = None
-    pairs: tuple[tuple[Array, Array], ...] = ()
-    direction: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +147,7 @@ class _Solver:
         mobility = sharded_fields(model, cloud, t, 0)
         fields = self._fields(cloud, self.order)
         self.states = cloud.map(
-            _begin, model, step, energy_time, each=[mobility.parts, fields.parts]
+            work.begin, model, step, energy_time, each=[mobility.parts, fields.parts]
         )
         self.first = self.at = self._totals(cloud, self.states)
 
@@ -187,7 +164,7 @@ class _Solver:
         return sum(values[1:], start=values[0])
 
     def _totals(self, cloud: ShardedCloud, states: tuple[Any, ...]) -> _Totals:
-        values = np.array(cloud.client.gather(list(cloud.map(_scalars, each=[states]))))
+        values = np.array(cloud.client.gather(list(cloud.map(work.scalars, each=[states]))))
         transport, energy, squared, slope = values[:, :4].sum(axis=0).tolist()
         return _Totals(
             transport=transport,
@@ -200,13 +177,14 @@ class _Solver:
     def minimise(self, tolerance: float, max_evaluations: int) -> StepStatus:
         """L-BFGS as in `jko.steps.positions`."""
         goal = max(tolerance * self.at.norm, self.at.rounding)
+        self.coupled = self.cloud.n <= COUPLED_TOKENS and self.order == 2
         fast, fresh = False, True
         while self.at.norm > goal:
             if self.evaluations >= max_evaluations:
                 return StepStatus.MAX_EVALUATIONS
             self.iterations += 1
             if fresh:
-                self.states = self.cloud.map(_preconditioned, each=[self.states])
+                self._precondition()
             slope = self._direct()
             if self.iterations == 1:
                 fast = self._longest_move() <= SHORT_MOVE
@@ -214,47 +192,60 @@ class _Solver:
             if found is None:
                 return StepStatus.STALLED
             norm = self.at.norm
-            self.cloud, self.states, self.at = found
+            self.cloud, self.states, self.at, length = found
+            self.coupled &= length == 1
             fresh = not fast
             fast = self.at.norm <= FAST * norm
         if self.at.norm > tolerance * self.first.norm:
             return StepStatus.ROUNDING
         return StepStatus.CONVERGED
 
+    def _precondition(self) -> None:
+        """Give every state its preconditioner, and that the sums of all tokens."""
+        self.states = self.cloud.map(work.preconditioned, self.coupled, each=[self.states])
+        self.terms = NEUMANN_TERMS if self.coupled else 0
+        if self.coupled:
+            gram = self._sum(work.gram)
+            self.states = self.cloud.map(work.completed, gram, each=[self.states])
+
     def _direct(self) -> float:
         """Give every state its direction; the slope along it."""
-        inner, outer = self._sum(_inner_products)
+        self.states = self.cloud.map(work.solving, each=[self.states])
+        for _ in range(self.terms):
+            collected = self._sum(work.collected)
+            self.states = self.cloud.map(work.next_terms, collected, each=[self.states])
+        inner, outer = self._sum(work.inner_products)
         along, across = _two_loop(inner, outer)
-        self.states = self.cloud.map(_directed, along, across, each=[self.states])
-        slope = float(self._sum(_slope))
+        self.states = self.cloud.map(work.directed, along, across, each=[self.states])
+        slope = float(self._sum(work.slope))
         if slope >= 0:
             zero = np.zeros_like(along)
-            self.states = self.cloud.map(_directed, zero, zero, each=[self.states])
-            slope = float(self._sum(_slope))
+            self.states = self.cloud.map(work.directed, zero, zero, each=[self.states])
+            slope = float(self._sum(work.slope))
         return slope
 
     def _longest_move(self) -> float:
-        lengths = self.cloud.map(_longest, each=[self.states])
+        lengths = self.cloud.map(work.longest, each=[self.states])
         return float(max(self.cloud.client.gather(list(lengths))))
 
     def _line_search(
         self, slope: float, order: int
-    ) -> tuple[ShardedCloud, tuple[Any, ...], _Totals] | None:
+    ) -> tuple[ShardedCloud, tuple[Any, ...], _Totals, float] | None:
         """The acceptance rules of `jko.steps.positions`."""
         at = self.at
         growth = max(1.0, sqrt(self.cloud.n) / 256)
         noise = 4 * np.finfo(float).eps * growth * (abs(at.transport) + abs(at.energy))
         length = 1.0
         for _ in range(LINE_SEARCH):
-            shards = self.cloud.map(_moved, length, each=[self.states])
+            shards = self.cloud.map(work.moved, length, each=[self.states])
             cloud = replace(self.cloud, shards=shards)
             fields = self._fields(cloud, order)
-            states = cloud.map(_advanced, length, each=[self.states, fields.parts])
+            states = cloud.map(work.advanced, length, each=[self.states, fields.parts])
             new = self._totals(cloud, states)
             if new.value <= at.value + SUFFICIENT_DECREASE * length * slope:
-                return cloud, states, new
+                return cloud, states, new, length
             if new.value <= at.value + noise and new.slope <= -0.8 * slope and new.norm < at.norm:
-                return cloud, states, new
+                return cloud, states, new, length
             drop = new.value - at.value - length * slope
             guess = -slope * length**2 / (2 * drop) if drop > 0 else length / 2
             length = float(np.clip(guess, 0.1 * length, 0.5 * length))
@@ -262,9 +253,9 @@ class _Solver:
 
     def certificate(self) -> Certificate:
         """The O(n) proof, with surveyed constants where the global ones leave many tokens open."""
-        gap, proven = self._sum(_proof, self._global_bounds(third=False))
+        gap, proven = self._sum(work.proof, self._global_bounds(third=False))
         if self.cloud.dim <= 3 and self.cloud.n - proven > SURVEY_TOKENS:
-            gap, proven = self._sum(_proof, self._surveyed_bounds())
+            gap, proven = self._sum(work.proof, self._surveyed_bounds())
         heads = self.model.heads(self.energy_time)
         complete = proven == self.cloud.n
         used = 2 * self.step * self.at.transport
@@ -283,7 +274,7 @@ class _Solver:
 
     def _global_bounds(self, third: bool) -> PotentialBounds:
         heads = self.model.heads(self.energy_time)
-        lower, lipschitz, concavity, hessian = self._sum(_bounds, heads, self.model.sign, third)
+        lower, lipschitz, concavity, hessian = self._sum(work.bounds, heads, self.model.sign, third)
         return PotentialBounds(
             lower=lower, lipschitz=lipschitz, concavity=concavity, hessian_lipschitz=hessian
         )
@@ -312,106 +303,3 @@ def _two_loop(inner: Array, outer: Array) -> tuple[Array, Array]:
         change = outer[i, 0] + outer[i, 1:] @ along + inner[:, i + 1] @ across
         across[i] = -along[i] - change / inner[i, i + 1]
     return along, across
-
-
-# What follows runs on the workers.
-
-
-def _begin(
-    shard: Shard, mobility: Part, part: Part, model: AttentionModel, step: float, energy_time: float
-) -> _State:
-    if not (shard.weights > 0).all():
-        raise ValueError("cloud must have positive weights for a sharded step")
-    cost = SourceCost(shard.points, mobility.fields.effective_mobility)
-    problem = StepProblem(
-        model=model,
-        weights=shard.weights,
-        step=step,
-        energy_time=energy_time,
-        anchors=(Anchor(cost),),
-        start=shard.points,
-    )
-    objective = Objective(problem, Coupling.labels(shard.weights))
-    return _State(objective=objective, at=objective.assemble(shard.points, part.fields))
-
-
-def _dot(state: _State, u: Array, v: Array) -> float:
-    return float(state.objective.problem.weights @ np.einsum("nd,nd->n", u, v))
-
-
-def _scalars(shard: Shard, state: _State) -> tuple[float, float, float, float, float]:
-    at = state.at
-    slope = 0.0 if state.direction is None else _dot(state, at.gradient, state.direction)
-    return at.transport, at.energy, at.norm**2, slope, state.objective.rounding(at)
-
-
-def _preconditioned(shard: Shard, state: _State) -> _State:
-    return replace(state, preconditioner=Preconditioner(state.objective, state.at))
-
-
-def _local(state: _State) -> tuple[list[Array], list[Array], list[Array]]:
-    """``s_i`` and ``g, y_j`` in the tangent spaces of the iterate, and ``M^{-1}`` of the latter."""
-    points = state.at.points
-    moves = [sphere.project(points, s) for s, _ in state.pairs]
-    slopes = [state.at.gradient, *(sphere.project(points, y) for _, y in state.pairs)]
-    assert state.preconditioner is not None
-    return moves, slopes, [state.preconditioner(points, y) for y in slopes]
-
-
-def _inner_products(shard: Shard, state: _State) -> Array:
-    """Both tables of `_two_loop`, stacked."""
-    moves, slopes, solved = _local(state)
-    inner = [[_dot(state, s, y) for y in slopes] for s in moves]
-    outer = [[_dot(state, y, z) for z in solved] for y in slopes[1:]]
-    return np.array([inner, outer]).reshape(2, len(moves), len(slopes))
-
-
-def _directed(shard: Shard, state: _State, along: Array, across: Array) -> _State:
-    moves, _, solved = _local(state)
-    vector = solved[0]
-    for coefficient, z in zip(along, solved[1:], strict=True):
-        vector = vector + coefficient * z
-    for coefficient, s in zip(across, moves, strict=True):
-        vector = vector + coefficient * s
-    return replace(state, direction=clipped(-sphere.project(state.at.points, vector)))
-
-
-def _slope(shard: Shard, state: _State) -> float:
-    assert state.direction is not None
-    return _dot(state, state.at.gradient, state.direction)
-
-
-def _longest(shard: Shard, state: _State) -> float:
-    assert state.direction is not None
-    return float(lengths(state.direction).max())
-
-
-def _moved(shard: Shard, state: _State, length: float) -> Shard:
-    assert state.direction is not None
-    points = sphere.exp(state.at.points, length * state.direction)
-    return Shard(points=points, weights=shard.weights)
-
-
-def _advanced(shard: Shard, state: _State, part: Part, length: float) -> _State:
-    """The state at the moved points; the direction is kept for the slope there."""
-    new = state.objective.assemble(part.fields.at, part.fields)
-    assert state.direction is not None
-    move = sphere.project(new.points, length * state.direction)
-    change = new.gradient - sphere.project(new.points, state.at.gradient)
-    pairs = (*state.pairs, (move, change))[-PAIRS:]
-    return replace(state, at=new, pairs=pairs)
-
-
-def _bounds(shard: Shard, state: _State, heads: Heads, sign: int, third: bool) -> Array:
-    points, weights = state.at.points, state.objective.problem.weights
-    b = PotentialBounds.of_measure(points, weights, heads, sign, third)
-    return np.array([b.lower, b.lipschitz, b.concavity, b.hessian_lipschitz])
-
-
-def _proof(shard: Shard, state: _State, bounds: PotentialBounds) -> Array:
-    """Weighted gap and number of proven tokens of the shard."""
-    problem = state.objective.problem
-    problems = TokenProblems(problem, state.at.points, problem.anchors)
-    value = token_values(problem, state.at, state.objective.coupling)
-    gap, proven = local_proof(problems, state.at, value, bounds)
-    return np.array([problem.weights @ gap, proven.sum()])
