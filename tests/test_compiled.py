@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jko import AttentionModel, Heads, TokenCloud, sphere
-from jko.attention import compiled, kernel
+from jko.attention import compiled, fourier, kernel, threads
 from jko.attention.compiled import compiled_sums, instruction_set, is_compiled
 from jko.attention.kernel import exponential_sums, moment_payload
 from jko.attention.tiles import row_sums
 
-module = pytest.importorskip("jko.attention._exponentials", reason="built without a compiler")
+module = pytest.importorskip("jko.attention._compiled", reason="built without a compiler")
 
 
 @pytest.fixture(params=module.instruction_sets())
@@ -118,6 +118,67 @@ def test_sizes_that_do_not_fit_are_refused():
         module.use("abacus")
 
 
+def plainly(function, *args):
+    """The result of `fourier` without compiled code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fourier, "has_compiled_series", lambda: False)
+        return function(*args)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 8, 21])
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("n", [1, 7, 8, 31, 32, 33, 100])
+def test_factors_of_the_fourier_basis(every_set, n, dim, degree):
+    points = np.concatenate([case(n, dim, 1, 1.0, n)[0], np.eye(dim), -np.eye(dim)])
+    pairs = fourier.features(points.T, degree)
+    expected = plainly(fourier.features, points.T, degree)
+    assert len(pairs) == len(expected) == dim - 1
+    for pair, other in zip(pairs, expected, strict=True):
+        for rows, theirs in zip(pair, other, strict=True):
+            np.testing.assert_allclose(rows, theirs, atol=4e-15 * np.log2(2 * degree))
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+@pytest.mark.parametrize("allowed", [1e-12, 1e-3, 1e3])
+def test_values_of_series(every_set, dim, allowed):
+    """Whole, trimmed to odd and even numbers of frequencies, and trimmed to nothing."""
+    rng = np.random.default_rng(dim)
+    grid = fourier.grid(dim, 9)
+    x = grid.nodes
+    values = np.stack([np.exp(x @ rng.standard_normal((dim, 4))) for _ in range(3)])
+    series = grid.series(values).trimmed(np.full(3, allowed))[0]
+    at = case(77, dim, 1, 1.0, 5)[0]
+    found, expected = np.empty((3, 77, 4)), np.empty((3, 77, 4))
+    series.evaluate(at, found)
+    plainly(series.evaluate, at, expected)
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+
+
+def test_series_of_many_points_on_threads(monkeypatch):
+    monkeypatch.setattr(threads, "PARALLEL_WORK", 0)
+    grid = fourier.grid(3, 6)
+    series = grid.series(np.exp(grid.nodes[None, :, :2]))
+    at = case(20_000, 3, 1, 1.0, 1)[0]
+    one, two = np.empty((1, 20_000, 2)), np.empty((1, 20_000, 2))
+    series.evaluate(at, one, 1)
+    series.evaluate(at, two, 2)
+    np.testing.assert_array_equal(one, two)
+    np.testing.assert_allclose(one[0], np.exp(at[:, :2]), atol=1e-5)
+
+
+def test_series_of_sizes_that_do_not_fit_are_refused():
+    at, total, c = np.ones((4, 2)), np.empty((1, 4, 1)), np.zeros((1, 1, 1, 3))
+    module.fourier_values(at, total, 2, 1, 1, 1, 0, 4, c, 1, 3)
+    for sizes in ((2, 0, 1, 1, 0, 4, c, 1, 3), (2, 1, 1, 1, 2, 5, c, 1, 3), (3, 1, 1, 1, 0, 4, c, 1, 3)):
+        with pytest.raises(ValueError, match="sizes"):
+            module.fourier_values(at, total, *sizes)
+    for sizes in ((2, 1, 2, 1, 0, 4, c, 1, 3), (2, 1, 1, 1, 0, 4, c, 1, 4), (2, 1, 1, 1, 0, 4, c, 2, 2)):
+        with pytest.raises(ValueError, match="sizes"):
+            module.fourier_values(at, total, *sizes)
+    with pytest.raises(ValueError, match="sizes"):
+        module.fourier_factors(at, 2, 2, np.empty((5, 4)), np.empty((2, 4)))
+
+
 def test_the_kernel_uses_it_and_works_without(monkeypatch):
     assert instruction_set() in module.instruction_sets()
     model = AttentionModel(Heads.gaussian(3, 3, 0))
@@ -129,7 +190,7 @@ def test_the_kernel_uses_it_and_works_without(monkeypatch):
     np.testing.assert_array_equal(model.gradient(cloud.points, cloud, 0), with_it)
     assert calls
     monkeypatch.setattr(kernel, "is_compiled", lambda *shape: False)
-    monkeypatch.setattr(compiled, "_exponentials", None)
+    monkeypatch.setattr(compiled, "_compiled", None)
     assert instruction_set() is None
     np.testing.assert_allclose(model.gradient(cloud.points, cloud, 0), with_it, atol=1e-14)
 

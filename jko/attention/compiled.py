@@ -1,12 +1,14 @@
-r"""Sums of exponentials by compiled code, where it was built: on one thread or several.
+r"""Kernel sums by compiled code, where it was built: on one thread or several.
 
-The module ``_exponentials`` is built from C when the package is installed with a compiler; without
+The module ``_compiled`` is built from C when the package is installed with a compiler; without
 it everything works, more slowly (see ``docs/decisions.md`` for by how much).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +16,18 @@ from numpy.typing import NDArray
 from .threads import PARALLEL_WORK, run_tasks
 
 try:
-    from . import _exponentials
+    from . import _compiled
 except ImportError:
-    _exponentials = None  # type: ignore[assignment]
+    _compiled = None  # type: ignore[assignment]
 
-__all__ = ["compiled_sums", "instruction_set", "is_compiled"]
+__all__ = [
+    "compiled_factors",
+    "compiled_series",
+    "compiled_sums",
+    "has_compiled_series",
+    "instruction_set",
+    "is_compiled",
+]
 
 Array = NDArray[np.float64]
 
@@ -26,19 +35,20 @@ Array = NDArray[np.float64]
 #: threads, few enough for one accumulator each.
 SYMMETRIC_TASKS = 16
 
-#: Exponentials of one task between targets and other sources.
+#: Exponentials of one task between targets and other sources, and points of one of a series.
 TASK_WORK = 2_000_000
+POINTS = 8_192
 
 
 def instruction_set() -> str | None:
     """``"avx512"``, ``"avx2"`` or ``"base"``, what the compiled code uses; None without it."""
-    return None if _exponentials is None else _exponentials.instruction_set()
+    return None if _compiled is None else _compiled.instruction_set()
 
 
 @cache
 def is_compiled(dim: int, columns: int) -> bool:
     """Whether there is compiled code for points of ``dim`` and payloads of ``columns`` entries."""
-    return _exponentials is not None and _exponentials.supports(dim, columns)
+    return _compiled is not None and _compiled.supports(dim, columns)
 
 
 def compiled_sums(
@@ -63,7 +73,7 @@ def _row_sums(rows: Array, points: Array, payload: Array, threads: int | None) -
     def task(start: int) -> None:
         part = slice(start, start + size)
         row, out = flat[part], flat_total[part]
-        _exponentials.row_sums(row, points, payload, out, 1, len(row), dim, columns)
+        _compiled.row_sums(row, points, payload, out, 1, len(row), dim, columns)
 
     run_tasks(task, range(0, len(flat), size), len(flat) * sources, threads)
     return total
@@ -75,7 +85,7 @@ def _symmetric_sums(rows: Array, points: Array, payload: Array, threads: int | N
     work = heads * count * count / 2
     if work < PARALLEL_WORK:
         total = np.empty((heads, count, columns))
-        _exponentials.symmetric_sums(
+        _compiled.symmetric_sums(
             rows, points, payload, total, heads, count, dim, columns, 0, 1
         )
         return total
@@ -85,9 +95,53 @@ def _symmetric_sums(rows: Array, points: Array, payload: Array, threads: int | N
     def task(item: tuple[int, int]) -> None:
         head, part = item
         row, out = rows[head], partial[head, part]
-        _exponentials.symmetric_sums(
+        _compiled.symmetric_sums(
             row, points, payload, out, 1, count, dim, columns, part, parts
         )
 
     run_tasks(task, [(h, part) for h in range(heads) for part in range(parts)], work, threads)
     return partial.sum(axis=1)
+
+
+def has_compiled_series() -> bool:
+    """Whether there is compiled code for the factors and series of `fourier`."""
+    return _compiled is not None
+
+
+def compiled_factors(points: Array, degree: int) -> list[tuple[Array, Array]]:
+    """`fourier.features` at points (B, d)."""
+    points = np.ascontiguousarray(points)
+    count, dim = points.shape
+    shapes = [(2 * degree + 1, 1)]
+    if dim == 3:
+        shapes = [(degree + 1, degree // 2 * 2 + 1), (degree, (degree + 1) // 2 * 2)]
+    pairs = [(np.empty((i, count)), np.empty((o, count))) for i, o in shapes]
+    _compiled.fourier_factors(points, dim, degree, *(rows for pair in pairs for rows in pair))
+    return pairs
+
+
+def compiled_series(
+    at: Array,
+    coefficients: Sequence[Array],
+    degree: int,
+    total: Array,
+    work: float,
+    threads: int | None,
+) -> None:
+    """`fourier.Series.evaluate`: fill ``total`` (H, m, P) from coefficients (O, H, P, I).
+
+    ``work`` is that of one point, see `run_tasks`.
+    """
+    at = np.ascontiguousarray(at)
+    count, dim = at.shape
+    heads, _, columns = total.shape
+    groups: list[Any] = []
+    for c in coefficients:
+        groups += [np.ascontiguousarray(c.transpose(1, 2, 0, 3)), c.shape[0], c.shape[3]]
+    size = max(64, min(POINTS, int(TASK_WORK / work)))
+
+    def task(start: int) -> None:
+        stop = min(start + size, count)
+        _compiled.fourier_values(at, total, dim, degree, heads, columns, start, stop, *groups)
+
+    run_tasks(task, range(0, count, size), work * count, threads)

@@ -9,20 +9,20 @@ Milliseconds on one thread of a pass of order 1 at the tokens themselves, unifor
 -----------------------  ----------------  ----------------------
 heads    |D|  L   n      d = 2    d = 3    d = 2       d = 3
 =======  ===  ==  =====  =======  =======  ==========  ==========
-ten      1    13  500    0.9      1.7      1.4         5.0
-..       ..   ..  1000   4.1      6.2      1.5         6.0
-..       3    20  1000   3.9      6.2      1.8         11
-..       ..   ..  2000   14       26       2.3         18
-..       5    25  2000   14       22       2.4         25
-..       ..   ..  5000   90       150      4.0         47
-one      3    20  1000   0.4      0.6      1.0         3.3
-..       ..   ..  2000   2.0      3.1      1.5         4.4
-..       ..   ..  10000  40       56       3.5         12
+ten      1    13  500    0.9      1.2      1.1         2.8
+..       ..   ..  1000   3.9      6.5      1.2         3.6
+..       3    20  1000   3.8      6.8      1.5         13
+..       ..   ..  2000   14       22       1.8         14
+..       5    25  2000   15       25       1.7         27
+..       ..   ..  5000   87       154      2.5         34
+one      3    20  1000   0.4      0.7      0.5         2.3
+..       ..   ..  2000   1.7      3.2      0.7         2.7
+..       ..   ..  10000  37       65       1.5         5.8
 =======  ===  ==  =====  =======  =======  ==========  ==========
 
-With ten heads the harmonic sums win from about 600 tokens on in d = 2, and from 1000 (|D| = 1),
-1500 (|D| = 3) and 2200 (|D| = 5) in d = 3.  Where the compiled sums were not built, dense sums
-take twice as long and more (see `compiled`), and the harmonic ones win earlier.
+With ten heads the harmonic sums win from about 600 tokens on in d = 2, and from 800 (|D| = 1),
+1500 (|D| = 3) and 2100 (|D| = 5) in d = 3.  Where the compiled sums were not built, both take
+twice as long and more (see `compiled`).
 """
 
 from __future__ import annotations
@@ -47,15 +47,39 @@ logger = logging.getLogger(__name__)
 #: Products of numbers of targets and sources below which the dense sums always win.
 DENSE_PAIRS = {2: 90_000, 3: 490_000}
 
-#: Measured costs in seconds on one thread, with compiled sums and without: of a pair of tokens
-#: in rows and where symmetry saves half, and of a pair of nodes; of the features of a token, per
-#: degree; of a multiplication of the series and of an entry that is multiplied and summed; of a
-#: call and of a head.
-COMPILED_PAIR = {"rows": 0.7e-9, "symmetric": 0.5e-9, "nodes": 0.9e-9}
-NUMPY_PAIR = {"rows": 1.25e-9, "symmetric": 0.8e-9, "nodes": 1.5e-9}
-FEATURE = {2: 6e-9, 3: 11e-9}
-MULTIPLICATION, ENTRY = 0.04e-9, 0.25e-9
-CALL, HEAD = 0.35e-3, {2: 0.06e-3, 3: 0.15e-3}
+
+@dataclass(frozen=True, kw_only=True)
+class _Costs:
+    """Measured costs in seconds on one thread.
+
+    Of a pair of tokens in rows, where symmetry saves half, and of a pair of nodes; of the features
+    of a token, per degree, by dimension; of a multiplication of the series.
+    """
+
+    rows: float
+    symmetric: float
+    nodes: float
+    feature: dict[int, float]
+    multiplication: float
+
+
+COMPILED = _Costs(
+    rows=0.7e-9,
+    symmetric=0.5e-9,
+    nodes=1.05e-9,
+    feature={2: 2.5e-9, 3: 4e-9},
+    multiplication=0.025e-9,
+)
+NUMPY = _Costs(
+    rows=1.25e-9,
+    symmetric=0.8e-9,
+    nodes=1.5e-9,
+    feature={2: 6e-9, 3: 11e-9},
+    multiplication=0.04e-9,
+)
+
+#: The same, with either, of an entry that is summed, of a call and of a head.
+ENTRY, CALL, HEAD = 0.25e-9, 0.35e-3, {2: 0.06e-3, 3: 0.15e-3}
 
 #: The harmonic sums must promise to take less than this share of the time of the dense ones.
 ADVANTAGE = 0.9
@@ -98,8 +122,8 @@ class AutoKernel:
         if dim not in DENSE_PAIRS or len(at) * len(points) < DENSE_PAIRS[dim]:
             return none
         degrees = HarmonicKernel(self.tolerance).degrees(points, weights, matrices, order)
-        pair = pair_seconds(dim, order)
-        dense = len(at) * len(points) * pair["symmetric" if at is points else "rows"]
+        costs = _costs(dim)
+        dense = len(at) * len(points) * (costs.symmetric if at is points else costs.rows)
         for group in degree_groups(degrees):
             cost = harmonic_seconds(
                 len(at), len(points), group.size, dim, order, int(degrees[group].max())
@@ -109,10 +133,8 @@ class AutoKernel:
         return degrees
 
 
-def pair_seconds(dim: int, order: int) -> dict[str, float]:
-    """Time of an exponential and its sums on one thread, by the measured costs."""
-    columns = (1, 1 + dim, 1 + dim + dim * (dim + 1) // 2)[order]
-    return COMPILED_PAIR if is_compiled(dim, columns) else NUMPY_PAIR
+def _costs(dim: int) -> _Costs:
+    return COMPILED if is_compiled(dim, 1) else NUMPY
 
 
 def harmonic_seconds(
@@ -123,10 +145,10 @@ def harmonic_seconds(
     size = degree + 1
     nodes = 2 * size if dim == 2 else 2 * size**2
     entries = 1 if dim == 2 else 2 * size
-    features = FEATURE[dim] * (degree + order) * (targets + sources)
-    series = columns * (MULTIPLICATION * nodes + ENTRY * (entries + 4)) * targets
-    node_sums = pair_seconds(dim, order)["nodes"] * nodes**2
-    return CALL + features + heads * (HEAD[dim] + node_sums + series)
+    costs = _costs(dim)
+    features = costs.feature[dim] * (degree + order) * (targets + sources)
+    series = columns * (costs.multiplication * nodes + ENTRY * (entries + 4)) * targets
+    return CALL + features + heads * (HEAD[dim] + costs.nodes * nodes**2 + series)
 
 
 def make_kernel(evaluator: str) -> Kernel:

@@ -19,7 +19,6 @@ I, SIAM J. Sci. Comput. 38 (2016).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validation import frozen
+from .compiled import compiled_factors, compiled_series, has_compiled_series
 from .threads import run_tasks
 from .tiles import SERIAL_PRODUCT
 
@@ -50,6 +50,8 @@ def features(points: Array, degree: int) -> list[tuple[Array, Array]]:
     all frequencies of the angle, and the constant 1.  d = 3: the cosines of the polar angle
     with the even azimuthal frequencies, its sines with the odd ones.  Frequencies ascend.
     """
+    if has_compiled_series():
+        return compiled_factors(points.T, degree)
     radius = np.hypot(points[0], points[1])
     pole = radius == 0
     around = np.asarray(
@@ -208,15 +210,14 @@ class Series:
         kept = tuple(c[:o, :, :, :i] for c, (o, i) in zip(self.coefficients, boxes, strict=True))
         return Series(self.degree, kept), np.maximum(lost, 0) * allowed
 
-    def evaluate(
-        self,
-        at: Array,
-        store: Callable[[slice, slice, Array], None],
-        threads: int | None = None,
-    ) -> None:
-        """Call ``store(rows, tile, values)`` with the values (rows, P, tile) at all points."""
+    def evaluate(self, at: Array, total: Array, threads: int | None = None) -> None:
+        """Fill ``total`` (H, m, P), contiguous, with the values at all points (m, d)."""
         shapes = np.max([c.shape for c in self.coefficients], axis=0)
         outer, rows, columns, inner = (int(k) for k in np.maximum(shapes, 1))
+        work = 16.0 * self.degree + rows * columns * outer * inner / 16
+        if has_compiled_series():
+            compiled_series(at, self.coefficients, self.degree, total, work, threads)
+            return
         room = min(PRODUCT_ENTRIES // outer, SERIAL_PRODUCT // inner) // columns
         block = max(64, min(BLOCK, room))
         step = max(1, room // block)
@@ -231,9 +232,9 @@ class Series:
                 for matrix, (i, o) in zip(flat, factors, strict=True):
                     product = np.matmul(matrix, i[: matrix.shape[2]])
                     values += np.einsum("ogb,ob->gb", product, o[: matrix.shape[0]])
-                store(part, tile, values.reshape(part.stop - part.start, columns, -1))
+                shape = (part.stop - part.start, columns, -1)
+                total[part, tile] = values.reshape(shape).swapaxes(1, 2)
 
-        work = 16.0 * self.degree + rows * columns * outer * inner / 16
         run_tasks(task, range(0, at.shape[0], block), work * at.shape[0], threads)
 
 

@@ -250,11 +250,14 @@ class HarmonicKernel:
         lowest = np.maximum(values[:, :, 0].min(axis=1), 4 * rounding / self.tolerance)
         series, dropped = target.series(values[:, :, :-1]).trimmed(self.tolerance / 16 * lowest)
         truncation = _truncation(problem.norms, dim, order, degree)[:, 0]
-
-        def store(part: slice, tile: slice, sums: Array) -> None:
-            _store(result, heads[part], tile, sums, rounding[part])
-
-        series.evaluate(problem.at, store, self.threads)
+        totals = result.totals
+        whole = heads.size == totals.shape[0]
+        sums = totals if whole else np.empty((heads.size, *totals.shape[1:]))
+        series.evaluate(problem.at, sums, self.threads)
+        # mobilities below the rounding are cut off there
+        np.maximum(sums[..., 0], rounding[:, None], out=sums[..., 0])
+        if not whole:
+            totals[heads] = sums
         error: Array = rounding + problem.mass * truncation + dropped
         return error
 
@@ -333,11 +336,3 @@ def _put(
         result.totals[head, targets] = sums.totals[k]
         if sums.shift is not None and result.shift is not None:
             result.shift[head, targets] = sums.shift[k]
-
-
-def _store(
-    result: KernelSums, heads: NDArray[np.intp], tile: slice, sums: Array, least: Array
-) -> None:
-    """Write the sums (H, P, B) of one tile, with mobilities cut off at ``least``."""
-    np.maximum(sums[:, 0], least[:, None], out=sums[:, 0])
-    result.totals[heads, tile] = sums.swapaxes(1, 2)

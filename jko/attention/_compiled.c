@@ -1,15 +1,16 @@
-/* Sums of exponentials, compiled: the inner loops of kernel.py.
+/* The inner loops of the kernel sums, compiled; see compiled.py, which calls them.
 
-       total_i = sum_j exp(<u_i, y_j>) c_j,      u_i = D x_i,
+   Sums of exponentials (kernel.py): total_i = sum_j exp(<u_i, y_j>) c_j with u_i = D x_i, for points
+   of dimension 2, 3 and 4 and the payloads c_j of orders 0, 1 and 2 (see moment_payload), in
+   dimension 2 and 3 with one more column.  The exponential is made in registers, between the
+   product that gives its argument and the products that consume it; where the targets are the
+   sources and D is symmetric, it serves the pairs (i, j) and (j, i).  Arguments are expected
+   within +-700, which UNSHIFTED_NORM sees to, and are not checked; the exponential is accurate to
+   an ulp, and not-a-number stays not-a-number.
 
-   for points of dimension 2, 3 and 4 and the payloads c_j of orders 0, 1 and 2 (see
-   moment_payload), in dimension 2 and 3 with one more column.  The exponential is made in registers, between the product that gives its
-   argument and the products that consume it; where the targets are the sources and D is
-   symmetric, it serves the pairs (i, j) and (j, i).  One source, three instruction sets, the
-   best of which is chosen when the module is imported.
+   Fourier series (fourier.py): the factors of the basis at tokens, and values of series.
 
-   Arguments are expected within +-700, which UNSHIFTED_NORM sees to, and are not checked; the
-   exponential is accurate to an ulp, and not-a-number stays not-a-number. */
+   One source, three instruction sets, the best of which is chosen when the module is imported. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -49,40 +50,64 @@ struct problem {
 
 typedef void loop(const struct problem *);
 
+/* Series in groups of a product of inner and outer factors; see _fourier_loops.h. */
+struct fourier {
+    size_t dim, degree, heads, columns, stride; /* stride: tokens in all, of `total` */
+    int groups;                                 /* 1 in dimension 2, else 2 */
+    struct {
+        size_t inner, outer;
+    } size[2];
+    const double *points;          /* tokens x dim */
+    const double *coefficients[2]; /* heads x columns x outer x inner */
+    double *inner[2], *outer[2], *scratch;
+    double *total; /* heads x stride x columns */
+};
+
 #if defined(__x86_64__)
 #define NAME(x) x##_avx512
 #define LANES 8
 #define REGISTERS 32
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
-#include "_exponentials_loops.h"
+#include "_exponential_loops.h"
+#include "_fourier_loops.h"
 #pragma GCC pop_options
+#undef NAME
+#undef LANES
+#undef REGISTERS
 
 #define NAME(x) x##_avx2
 #define LANES 4
 #define REGISTERS 16
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
-#include "_exponentials_loops.h"
+#include "_exponential_loops.h"
+#include "_fourier_loops.h"
 #pragma GCC pop_options
+#undef NAME
+#undef LANES
+#undef REGISTERS
 #endif
 
 #define NAME(x) x##_base
 #define LANES 2
 #define REGISTERS 16
-#include "_exponentials_loops.h"
+#include "_exponential_loops.h"
+#include "_fourier_loops.h"
 
 /* Best first. */
 static const struct instruction_set {
     const char *name;
     size_t lanes;
     loop *(*find)(int symmetric, int dim, int columns);
+    void (*factors)(const struct fourier *, size_t start, size_t count);
+    void (*values)(const struct fourier *, size_t start, size_t count);
 } SETS[] = {
 #if defined(__x86_64__)
-    {"avx512", 8, find_avx512},
-    {"avx2", 4, find_avx2},
+    {"avx512", 8, find_avx512, factors_avx512, values_avx512},
+    {"avx2", 4, find_avx2, factors_avx2, values_avx2},
 #endif
-    {"base", 2, find_base},
+    {"base", 2, find_base, factors_base, values_base},
 };
 #define COUNT (sizeof SETS / sizeof SETS[0])
 static const struct instruction_set *chosen = &SETS[COUNT - 1];
@@ -205,6 +230,120 @@ static PyObject *supports(PyObject *self, PyObject *args)
     return PyBool_FromLong(chosen->find(0, dim, columns) != NULL);
 }
 
+/* Memory for the factors of the tokens that are handled together; NULL if there is none. */
+static void *prepare(struct fourier *f, size_t tokens)
+{
+    size_t rows = f->degree + 1;
+    void *memory = PyMem_RawCalloc((10 * rows + 4) * tokens * sizeof(double) + ALIGNMENT, 1);
+    if (memory == NULL) return NULL;
+    double *next = aligned(memory);
+    f->inner[0] = next, next += 2 * rows * tokens;
+    f->inner[1] = next + tokens, next += (rows + 1) * tokens;
+    f->outer[0] = next, next += (rows + 1) * tokens;
+    f->outer[1] = next, next += (rows + 1) * tokens;
+    f->scratch = next;
+    return memory;
+}
+
+/* Rows of the factors in dimension 2 and 3. */
+static void full_size(struct fourier *f)
+{
+    size_t degree = f->degree;
+    f->groups = f->dim == 3 ? 2 : 1;
+    f->size[0].inner = f->dim == 3 ? degree + 1 : 2 * degree + 1;
+    f->size[0].outer = f->dim == 3 ? degree / 2 * 2 + 1 : 1;
+    f->size[1].inner = degree;
+    f->size[1].outer = (degree + 1) / 2 * 2;
+}
+
+static PyObject *fourier_factors(PyObject *self, PyObject *args)
+{
+    Py_buffer points, out[4] = {{0}};
+    Py_ssize_t dim, degree;
+    if (!PyArg_ParseTuple(args, "y*nnw*w*|w*w*", &points, &dim, &degree, &out[0], &out[1], &out[2],
+                          &out[3]))
+        return NULL;
+    struct fourier f = {.dim = dim, .degree = degree, .points = points.buf};
+    const struct instruction_set *set = chosen;
+    size_t tokens = 4 * set->lanes, count = 0;
+    int fits = (dim == 2 || dim == 3) && degree >= 1;
+    if (fits) {
+        full_size(&f);
+        count = points.len / sizeof(double) / dim;
+        fits = shaped(&points, count * dim);
+        for (int g = 0; g < f.groups; g++)
+            fits = fits && shaped(&out[2 * g], f.size[g].inner * count) &&
+                   shaped(&out[2 * g + 1], f.size[g].outer * count);
+    }
+    void *memory = fits ? prepare(&f, tokens) : NULL;
+    if (memory != NULL) {
+        Py_BEGIN_ALLOW_THREADS;
+        for (size_t start = 0; start < count; start += tokens) {
+            size_t some = count - start < tokens ? count - start : tokens;
+            set->factors(&f, start, some);
+            for (int g = 0; g < f.groups; g++) {
+                double *inner = (double *)out[2 * g].buf + start;
+                double *outer = (double *)out[2 * g + 1].buf + start;
+                for (size_t i = 0; i < f.size[g].inner; i++)
+                    memcpy(inner + i * count, f.inner[g] + i * tokens, some * sizeof(double));
+                for (size_t o = 0; o < f.size[g].outer; o++)
+                    memcpy(outer + o * count, f.outer[g] + o * tokens, some * sizeof(double));
+            }
+        }
+        PyMem_RawFree(memory);
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&points);
+    for (int k = 0; k < 4; k++)
+        if (out[k].obj != NULL) PyBuffer_Release(&out[k]);
+    if (!fits) return PyErr_Format(PyExc_ValueError, "arrays of these sizes are not supported");
+    if (memory == NULL) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *fourier_values(PyObject *self, PyObject *args)
+{
+    Py_buffer points, total, coefficients[2] = {{0}};
+    Py_ssize_t dim, degree, heads, columns, start, stop, inner[2] = {0}, outer[2] = {0};
+    if (!PyArg_ParseTuple(args, "y*w*nnnnnny*nn|y*nn", &points, &total, &dim, &degree, &heads,
+                          &columns, &start, &stop, &coefficients[0], &outer[0], &inner[0],
+                          &coefficients[1], &outer[1], &inner[1]))
+        return NULL;
+    struct fourier f = {.dim = dim, .degree = degree, .heads = heads, .columns = columns,
+                        .points = points.buf, .total = total.buf};
+    const struct instruction_set *set = chosen;
+    size_t tokens = 4 * set->lanes;
+    int fits = (dim == 2 || dim == 3) && degree >= 1 && heads >= 0 && columns > 0;
+    if (fits) {
+        full_size(&f);
+        f.stride = points.len / sizeof(double) / dim;
+        fits = shaped(&points, f.stride * dim) && shaped(&total, heads * f.stride * columns) &&
+               start >= 0 && start <= stop && (size_t)stop <= f.stride;
+        for (int g = 0; g < f.groups; g++) {
+            fits = fits && coefficients[g].obj != NULL && inner[g] >= 0 && outer[g] >= 0 &&
+                   (size_t)inner[g] <= f.size[g].inner && (size_t)outer[g] <= f.size[g].outer &&
+                   shaped(&coefficients[g], (size_t)heads * columns * inner[g] * outer[g]);
+            f.size[g].inner = inner[g], f.size[g].outer = outer[g];
+            f.coefficients[g] = coefficients[g].buf;
+        }
+    }
+    void *memory = fits ? prepare(&f, tokens) : NULL;
+    if (memory != NULL) {
+        Py_BEGIN_ALLOW_THREADS;
+        for (size_t at = start; at < (size_t)stop; at += tokens)
+            set->values(&f, at, (size_t)stop - at < tokens ? (size_t)stop - at : tokens);
+        PyMem_RawFree(memory);
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&points);
+    PyBuffer_Release(&total);
+    for (int g = 0; g < 2; g++)
+        if (coefficients[g].obj != NULL) PyBuffer_Release(&coefficients[g]);
+    if (!fits) return PyErr_Format(PyExc_ValueError, "arrays of these sizes are not supported");
+    if (memory == NULL) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyObject *instruction_sets(PyObject *self, PyObject *args)
 {
     PyObject *names = PyList_New(0);
@@ -237,6 +376,11 @@ static PyMethodDef methods[] = {
     {"symmetric_sums", symmetric_sums, METH_VARARGS,
      "symmetric_sums(rows, points, payload, total, heads, targets, dim, columns, part, parts)"},
     {"supports", supports, METH_VARARGS, "supports(dim, columns): whether there is a loop"},
+    {"fourier_factors", fourier_factors, METH_VARARGS,
+     "fourier_factors(points, dim, degree, inner, outer[, inner, outer])"},
+    {"fourier_values", fourier_values, METH_VARARGS,
+     "fourier_values(points, total, dim, degree, heads, columns, start, stop, coefficients, outer, "
+     "inner[, coefficients, outer, inner])"},
     {"instruction_sets", instruction_sets, METH_NOARGS,
      "instruction_sets(): names of those that this processor has, best first"},
     {"instruction_set", used, METH_NOARGS, "instruction_set(): the one in use, at first the best"},
@@ -246,13 +390,13 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "_exponentials",
-    .m_doc = "Sums of exponentials, compiled.",
+    .m_name = "_compiled",
+    .m_doc = "The inner loops of the kernel sums.",
     .m_size = -1,
     .m_methods = methods,
 };
 
-PyMODINIT_FUNC PyInit__exponentials(void)
+PyMODINIT_FUNC PyInit__compiled(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();

@@ -1,4 +1,4 @@
-/* The loops of _exponentials.c for one instruction set.
+/* The loops of compiled.py's sums of exponentials for one instruction set.
 
    Included once for every instruction set, with NAME(x), LANES (doubles in a vector) and
    REGISTERS (vectors that the processor holds) defined.  Every loop is written for a constant
@@ -148,6 +148,3 @@ static loop *NAME(find)(int symmetric, int dim, int columns)
 #undef MOST
 #undef IVEC
 #undef VEC
-#undef REGISTERS
-#undef LANES
-#undef NAME
