@@ -39,6 +39,10 @@ Array = NDArray[np.float64]
 ANTIPODAL_TOLERANCE = 4 * np.finfo(float).eps
 
 
+#: Chords up to which the arcsine of half of them loses no digits.
+NEAR = 1.0
+
+
 class AntipodalError(ValueError):
     """A geodesic between antipodal points was asked for; it is not unique."""
 
@@ -131,13 +135,19 @@ def log(x: ArrayLike, y: ArrayLike) -> Array:
         If a pair is antipodal; the message gives its index.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    chord, total = y - x, y + x
-    short, long = _norm(chord), _norm(total)
-    _require_not_antipodal(long)
-    # y - x (near) or y + x (far) is exact to rounding, and has the same tangent part as y
-    tangent = project(x, np.where((short <= long)[..., None], chord, total))
+    chord = y - x
+    short = _norm(chord)
+    if (short <= NEAR).all():
+        # y - x has the same tangent part as y, exactly to rounding
+        tangent, angle = project(x, chord), 2 * np.arcsin(short / 2)
+    else:
+        total = y + x
+        long = _norm(total)
+        _require_not_antipodal(long)
+        # so has y + x, which is exact where y is far
+        tangent = project(x, np.where((short <= long)[..., None], chord, total))
+        angle = 2 * np.arctan2(short, long)
     sine = _norm(tangent)
-    angle = 2 * np.arctan2(short, long)
     ratio = np.divide(angle, sine, out=np.ones_like(angle), where=sine > 0)
     return ratio[..., None] * tangent
 

@@ -91,10 +91,11 @@ class Fields:
         """Logarithm of the harmonic mean ``bhat``, shape (m,)."""
         if self.heads.count == 1:
             return self.sums.log_mobility[0]
-        active = self.heads.weights > 0
-        logs = self.sums.log_mobility[active]
+        weights, logs = self.heads.weights, self.sums.log_mobility
+        if not weights.all():
+            weights, logs = weights[weights > 0], logs[weights > 0]
         low: Array = logs.min(axis=0)
-        return low - np.log(self.heads.weights[active] @ np.exp(low - logs))
+        return low - np.log(weights @ np.exp(low - logs))
 
     @property
     def effective_mobility(self) -> Array:

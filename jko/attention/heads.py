@@ -115,6 +115,18 @@ class Heads:
         return frozen(maps)
 
     @cached_property
+    def displacements(self) -> Array:
+        """The maps ``(v, v y^T) -> (D_h v, D_h v y^T D_h)`` from the right: (H, d (1 + d), (1 + d) d).
+
+        From entries ``v_i (1, y)_k`` to a vector and the rows of a matrix.
+        """
+        dim, matrices = self.dim, self.matrices
+        maps = np.zeros((self.count, dim, 1 + dim, 1 + dim, dim))
+        maps[:, :, 0, 0] = matrices
+        maps[:, :, 1:, 1:] = np.einsum("hpq,hrs->hqrps", matrices, matrices)
+        return frozen(maps.reshape(self.count, dim * (1 + dim), (1 + dim) * dim))
+
+    @cached_property
     def norms(self) -> Array:
         """Spectral norms ``|D_h|``, shape (H,)."""
         return frozen(np.abs(self.eigenvalues).max(axis=1))

@@ -38,7 +38,7 @@ CUTOFF = 1e-6
 
 
 class TokenCoupling:
-    """Products with the coupling at the points of one pass, in two halves around a sum over tokens.
+    r"""Products with the coupling at the points of one pass, in two halves around a sum over tokens.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class TokenCoupling:
     Attributes
     ----------
     gram : (H, r, r)
-        What these tokens add to :math:`\\Phi^T A F`.
+        What these tokens add to :math:`\Phi^T A F`.
     """
 
     def __init__(self, fields: Fields, weights: Array) -> None:
@@ -59,14 +59,14 @@ class TokenCoupling:
         dim = points.shape[1]
         # the trace of y y^T is one: its last entry says nothing new
         rank = payload.shape[1] - 1 if dim <= QUADRATIC_DIMENSION else 1 + dim
-        self._points, self._weights = points, weights
+        # (1, y), with the masses and without
+        self._weighted = payload[:, : 1 + dim]
+        self._extended = np.concatenate([np.ones((points.shape[0], 1)), points], axis=1)
         self._images = totals[..., :rank].swapaxes(0, 1).reshape(points.shape[0], -1)
         products = (payload[:, :rank].T @ self._images).reshape(rank, -1, rank)
         self.gram: Array = products.swapaxes(0, 1)
         self._inner: Array | None = None
-        matrices = fields.heads.matrices
-        squares = np.einsum("hij,hkl->hikjl", matrices, matrices)
-        self._maps = matrices, squares.reshape(-1, dim**2, dim**2)
+        self._maps = fields.heads.displacements
         self._scale = fields.sign * fields.heads.weights[:, None, None]
 
     def completed(self, gram: Array) -> TokenCoupling:
@@ -81,11 +81,9 @@ class TokenCoupling:
         return whole
 
     def collect(self, v: Array) -> Array:
-        """What these tokens add to :math:`F^T A (v, y v^T)` for v (n, d), shape (H r, d + d^2)."""
-        n = v.shape[0]
-        moved = np.concatenate([v, (self._points[:, :, None] * v[:, None, :]).reshape(n, -1)], axis=1)
-        moved *= self._weights[:, None]
-        return self._images.T @ moved
+        """What these tokens add to :math:`F^T A (v, v y^T)` for v (n, d), shape (H r, d (1 + d))."""
+        moved = v[:, :, None] * self._weighted[:, None, :]
+        return self._images.T @ moved.reshape(v.shape[0], -1)
 
     def spread(self, sums: Array) -> Array:
         """The product at these tokens from the sum of what all of them collected, shape (n, d).
@@ -94,13 +92,7 @@ class TokenCoupling:
         """
         if self._inner is None:
             raise RuntimeError("the coupling was not completed")
-        n, dim = self._points.shape
-        linear, bilinear = self._maps
-        sums = np.matmul(self._inner, sums.reshape(*self._inner.shape[:2], -1))
-        moved = np.empty_like(sums)
-        np.matmul(sums[..., :dim], linear, out=moved[..., :dim])
-        np.matmul(sums[..., dim:], bilinear, out=moved[..., dim:])
-        total = self._images @ moved.reshape(-1, dim + dim**2)
-        bent = np.einsum("nij,nj->ni", total[:, dim:].reshape(n, dim, dim), self._points)
-        bent += total[:, :dim]
-        return bent
+        sums = self._inner @ sums.reshape(*self._inner.shape[:2], -1) @ self._maps
+        total = self._images @ sums.reshape(self._images.shape[1], -1)
+        shape = *self._extended.shape, -1
+        return np.einsum("nk,nki->ni", self._extended, total.reshape(shape))
