@@ -106,14 +106,15 @@ def test_any_layout_of_arrays():
 
 def test_sizes_that_do_not_fit_are_refused():
     points, weights, matrices = case(10, 3, 1, 1.0, 2)
-    rows, payload = points @ matrices[0], moment_payload(points, weights, 1)
-    total = np.empty((10, 4))
+    payload, total = moment_payload(points, weights, 1), np.empty((10, 4))
     with pytest.raises(ValueError, match="sizes"):
-        module.row_sums(rows, points, payload, total[:9], 1, 10, 3, 4)
+        module.row_sums(points, matrices, points, payload, total[:9], 1, 10, 3, 4)
     with pytest.raises(ValueError, match="sizes"):
-        module.row_sums(rows, points, payload, total, 1, 10, 5, 4)
+        module.row_sums(points, matrices[:, :2], points, payload, total, 1, 10, 3, 4)
     with pytest.raises(ValueError, match="sizes"):
-        module.symmetric_sums(rows[:5], points, payload, total[:5], 1, 5, 3, 4, 0, 1)
+        module.row_sums(points, matrices, points, payload, total, 1, 10, 5, 4)
+    with pytest.raises(ValueError, match="sizes"):
+        module.symmetric_sums(points[:5], matrices, points, payload, total[:5], 1, 5, 3, 4, 0, 1)
     with pytest.raises(ValueError, match="no instruction set"):
         module.use("abacus")
 

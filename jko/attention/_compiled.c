@@ -145,17 +145,18 @@ INLINE void arrange(double *table, size_t count, size_t columns, size_t lanes, d
             }
 }
 
-/* The arrays of a call: rows (heads, targets, dim), points (sources, dim), payload (sources,
-   columns), total (heads, targets, columns). */
+/* The arrays of a call: at (targets, dim), matrices (heads, dim, dim), points (sources, dim),
+   payload (sources, columns), total (heads, targets, columns). */
 struct call {
-    Py_buffer rows, points, payload, total;
+    Py_buffer at, matrices, points, payload, total;
     int dim, columns;
     size_t heads, targets, sources, part, parts;
 };
 
 static void release(struct call *c)
 {
-    PyBuffer_Release(&c->rows);
+    PyBuffer_Release(&c->at);
+    PyBuffer_Release(&c->matrices);
     PyBuffer_Release(&c->points);
     PyBuffer_Release(&c->payload);
     PyBuffer_Release(&c->total);
@@ -166,12 +167,23 @@ static int shaped(const Py_buffer *buffer, size_t entries)
     return (size_t)buffer->len == entries * sizeof(double);
 }
 
+/* The rows x D / ln 2. */
+static void multiply(const double *x, size_t count, size_t dim, const double *matrix, double *rows)
+{
+    for (size_t i = 0; i < count; i++, x += dim, rows += dim)
+        for (size_t c = 0; c < dim; c++) {
+            double sum = 0;
+            for (size_t k = 0; k < dim; k++) sum += x[k] * matrix[k * dim + c];
+            rows[c] = LOG2_E * sum;
+        }
+}
+
 static PyObject *evaluate(PyObject *args, int symmetric)
 {
     struct call c = {.parts = 1};
     Py_ssize_t heads, targets, part = 0, parts = 1;
-    if (!PyArg_ParseTuple(args, "y*y*y*w*nnii|nn", &c.rows, &c.points, &c.payload, &c.total, &heads,
-                          &targets, &c.dim, &c.columns, &part, &parts))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*w*nnii|nn", &c.at, &c.matrices, &c.points, &c.payload,
+                          &c.total, &heads, &targets, &c.dim, &c.columns, &part, &parts))
         return NULL;
     c.heads = heads, c.targets = targets, c.part = part, c.parts = parts;
     c.sources = c.dim > 0 ? (size_t)c.points.len / sizeof(double) / c.dim : 0;
@@ -180,7 +192,7 @@ static PyObject *evaluate(PyObject *args, int symmetric)
     if (run == NULL || heads < 0 || targets < 0 || part < 0 || parts < 1 ||
         (symmetric && c.sources != c.targets) || !shaped(&c.points, c.sources * c.dim) ||
         !shaped(&c.payload, c.sources * c.columns) ||
-        !shaped(&c.rows, c.heads * c.targets * c.dim) ||
+        !shaped(&c.at, c.targets * c.dim) || !shaped(&c.matrices, c.heads * c.dim * c.dim) ||
         !shaped(&c.total, c.heads * c.targets * c.columns)) {
         release(&c);
         PyErr_SetString(PyExc_ValueError, "arrays of these sizes are not supported");
@@ -201,9 +213,9 @@ static PyObject *evaluate(PyObject *args, int symmetric)
     struct problem p = {.targets = height, .sources = width, .part = c.part, .parts = c.parts,
                         .rows = rows, .points = points, .payload = payload, .total = total};
     for (size_t h = 0; h < c.heads; h++) {
-        const double *given = (const double *)c.rows.buf + h * c.targets * c.dim;
+        const double *matrix = (const double *)c.matrices.buf + h * c.dim * c.dim;
         double *out = (double *)c.total.buf + h * c.targets * c.columns;
-        for (size_t k = 0; k < c.targets * c.dim; k++) rows[k] = LOG2_E * given[k];
+        multiply(c.at.buf, c.targets, c.dim, matrix, rows);
         if (symmetric) {
             memset(total, 0, height * c.columns * sizeof(double));
             run(&p);
@@ -372,9 +384,9 @@ static PyObject *used(PyObject *self, PyObject *args) { return PyUnicode_FromStr
 
 static PyMethodDef methods[] = {
     {"row_sums", row_sums, METH_VARARGS,
-     "row_sums(rows, points, payload, total, heads, targets, dim, columns)"},
+     "row_sums(at, matrices, points, payload, total, heads, targets, dim, columns)"},
     {"symmetric_sums", symmetric_sums, METH_VARARGS,
-     "symmetric_sums(rows, points, payload, total, heads, targets, dim, columns, part, parts)"},
+     "symmetric_sums(at, matrices, points, payload, total, heads, targets, dim, columns, part, parts)"},
     {"supports", supports, METH_VARARGS, "supports(dim, columns): whether there is a loop"},
     {"fourier_factors", fourier_factors, METH_VARARGS,
      "fourier_factors(points, dim, degree, inner, outer[, inner, outer])"},

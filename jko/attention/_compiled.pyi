@@ -4,7 +4,8 @@ from numpy.typing import NDArray
 Array = NDArray[float64]
 
 def row_sums(
-    rows: Array,
+    at: Array,
+    matrices: Array,
     points: Array,
     payload: Array,
     total: Array,
@@ -14,7 +15,8 @@ def row_sums(
     columns: int,
 ) -> None: ...
 def symmetric_sums(
-    rows: Array,
+    at: Array,
+    matrices: Array,
     points: Array,
     payload: Array,
     total: Array,

@@ -56,37 +56,44 @@ def compiled_sums(
 ) -> Array:
     """`exponential_sums` where `is_compiled`, with half of the exponentials where ``at is points``."""
     symmetric = at is points
-    rows = np.matmul(at, matrices)
-    points, payload = np.ascontiguousarray(points), np.ascontiguousarray(payload)
-    if not symmetric:
-        return _row_sums(rows, points, payload, threads)
-    return _symmetric_sums(rows, points, payload, threads)
+    at, points, payload, matrices = (
+        np.ascontiguousarray(array) for array in (at, points, payload, matrices)
+    )
+    sums = _symmetric_sums if symmetric else _row_sums
+    return sums(at, points, payload, matrices, threads)
 
 
-def _row_sums(rows: Array, points: Array, payload: Array, threads: int | None) -> Array:
-    """Sums for the products ``rows`` (H, m, d) of the targets and heads."""
-    dim, (sources, columns) = points.shape[1], payload.shape
-    total = np.empty((*rows.shape[:2], columns))
-    flat, flat_total = rows.reshape(-1, dim), total.reshape(-1, columns)
+def _row_sums(
+    at: Array, points: Array, payload: Array, matrices: Array, threads: int | None
+) -> Array:
+    heads, (count, dim), (sources, columns) = matrices.shape[0], at.shape, payload.shape
+    total = np.empty((heads, count, columns))
     size = max(1, TASK_WORK // sources)
 
-    def task(start: int) -> None:
-        part = slice(start, start + size)
-        row, out = flat[part], flat_total[part]
-        _compiled.row_sums(row, points, payload, out, 1, len(row), dim, columns)
+    def task(item: tuple[slice, slice]) -> None:
+        some, part = item
+        x, d, out = at[part], matrices[some], total[some, part]
+        _compiled.row_sums(x, d, points, payload, out, len(d), len(x), dim, columns)
 
-    run_tasks(task, range(0, len(flat), size), len(flat) * sources, threads)
+    work = heads * count * sources
+    if work < TASK_WORK:
+        task((slice(None), slice(None)))
+        return total
+    parts = [slice(start, start + size) for start in range(0, count, size)]
+    run_tasks(task, [(slice(h, h + 1), part) for h in range(heads) for part in parts], work, threads)
     return total
 
 
-def _symmetric_sums(rows: Array, points: Array, payload: Array, threads: int | None) -> Array:
+def _symmetric_sums(
+    at: Array, points: Array, payload: Array, matrices: Array, threads: int | None
+) -> Array:
     """Sums at the sources themselves; the heads are symmetric."""
-    (heads, count, dim), columns = rows.shape, payload.shape[1]
+    heads, (count, dim), columns = matrices.shape[0], at.shape, payload.shape[1]
     work = heads * count * count / 2
     if work < PARALLEL_WORK:
         total = np.empty((heads, count, columns))
         _compiled.symmetric_sums(
-            rows, points, payload, total, heads, count, dim, columns, 0, 1
+            at, matrices, points, payload, total, heads, count, dim, columns, 0, 1
         )
         return total
     parts = -(-SYMMETRIC_TASKS // heads)
@@ -94,9 +101,9 @@ def _symmetric_sums(rows: Array, points: Array, payload: Array, threads: int | N
 
     def task(item: tuple[int, int]) -> None:
         head, part = item
-        row, out = rows[head], partial[head, part]
+        d, out = matrices[head], partial[head, part]
         _compiled.symmetric_sums(
-            row, points, payload, out, 1, count, dim, columns, part, parts
+            at, d, points, payload, out, 1, count, dim, columns, part, parts
         )
 
     run_tasks(task, [(h, part) for h in range(heads) for part in range(parts)], work, threads)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import sphere
 from .coupling import COUPLED_TOKENS
 from .memory import remembered_pairs
-from .preconditioner import Preconditioner
+from .preconditioner import Preconditioner, series_terms
 from .problem import Evaluation, Objective
 
 __all__ = ["PositionsResult", "clipped", "minimise_positions"]
@@ -87,7 +87,8 @@ def _quasi_newton(
         iteration += 1
         if precondition is None:
             precondition = Preconditioner(objective, at, coupled).completed()
-        direction = clipped(-_two_loop(space, at, pairs, precondition))
+        terms = series_terms(at.norm, tolerance)
+        direction = clipped(-_two_loop(space, at, pairs, precondition, terms))
         slope = space.dot(at.gradient, direction)
         if slope >= 0 or not np.isfinite(slope):
             pairs.clear()
@@ -138,6 +139,7 @@ def _two_loop(
     at: Evaluation,
     pairs: deque[tuple[Array, Array]],
     precondition: Preconditioner,
+    terms: int,
 ) -> Array:
     """L-BFGS recursion; stored pairs are transported by projection, one at a time."""
     vector = at.gradient
@@ -150,7 +152,7 @@ def _two_loop(
             alpha = space.dot(s, vector) / sy
             vector = vector - alpha * change
             used.append((s, y, sy, alpha))
-    vector = precondition(at.points, vector)
+    vector = precondition(at.points, vector, terms)
     for s, y, sy, alpha in reversed(used):
         coefficient = alpha - space.dot(y, vector) / sy
         vector = vector + coefficient * sphere.project(at.points, s)

@@ -13,7 +13,7 @@ from ..attention.threads import run_tasks
 from .coupling import TokenCoupling
 from .problem import Evaluation, Objective
 
-__all__ = ["NEUMANN_TERMS", "Preconditioner"]
+__all__ = ["Preconditioner", "series_terms"]
 
 Array = NDArray[np.float64]
 
@@ -23,8 +23,16 @@ FLOOR = 1e-2
 #: Terms of Neumann's series for the coupling; an even number keeps it positive.
 NEUMANN_TERMS = 2
 
+#: Where the gradient has to shrink to this share or less, the coupling is worth its products.
+MILD = 0.5
+
 #: Cost of a token's block in exponentials, for the decision to use threads.
 BLOCK_WORK = 500.0
+
+
+def series_terms(norm: float, goal: float) -> int:
+    """Terms of the series for an iteration that starts from this gradient norm."""
+    return NEUMANN_TERMS if goal < MILD * norm else 0
 
 
 class Preconditioner:
@@ -80,11 +88,11 @@ class Preconditioner:
         whole.coupling = self.coupling.completed(self.coupling.gram if gram is None else gram)
         return whole
 
-    def __call__(self, points: Array, v: Array) -> Array:
+    def __call__(self, points: Array, v: Array, terms: int = NEUMANN_TERMS) -> Array:
         """Apply it to tangent vectors (n, d) at ``points``, near where it was made."""
         total = term = self.blocks(points, v)
         if self.coupling is not None:
-            for _ in range(NEUMANN_TERMS):
+            for _ in range(terms):
                 term = self.next_term(points, self.coupling.collect(term))
                 total = total + term
         return total

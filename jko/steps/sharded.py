@@ -33,7 +33,7 @@ from .certificate import SURVEY_TOKENS
 from .coupling import COUPLED_TOKENS
 from .memory import pass_order
 from .positions import FAST, SHORT_MOVE, SUFFICIENT_DECREASE
-from .preconditioner import NEUMANN_TERMS
+from .preconditioner import series_terms
 from .result import Certificate, StepError, StepStats, StepStatus
 from .survey import SURVEY_LEVEL, Survey
 
@@ -185,7 +185,7 @@ class _Solver:
             self.iterations += 1
             if fresh:
                 self._precondition()
-            slope = self._direct()
+            slope = self._direct(series_terms(self.at.norm, goal) if self.coupling else 0)
             if self.iterations == 1:
                 fast = self._longest_move() <= SHORT_MOVE
             found = self._line_search(slope, 1 if fast else self.order)
@@ -203,15 +203,15 @@ class _Solver:
     def _precondition(self) -> None:
         """Give every state its preconditioner, and that the sums of all tokens."""
         self.states = self.cloud.map(work.preconditioned, self.coupled, each=[self.states])
-        self.terms = NEUMANN_TERMS if self.coupled else 0
+        self.coupling = self.coupled
         if self.coupled:
             gram = self._sum(work.gram)
             self.states = self.cloud.map(work.completed, gram, each=[self.states])
 
-    def _direct(self) -> float:
+    def _direct(self, terms: int) -> float:
         """Give every state its direction; the slope along it."""
         self.states = self.cloud.map(work.solving, each=[self.states])
-        for _ in range(self.terms):
+        for _ in range(terms):
             collected = self._sum(work.collected)
             self.states = self.cloud.map(work.next_terms, collected, each=[self.states])
         inner, outer = self._sum(work.inner_products)
