@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +20,16 @@ __all__ = ["Fields", "KernelOverflowError"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp] | slice
+Value = TypeVar("Value", Array, float)
 
 
 class KernelOverflowError(OverflowError):
     """A mobility, an energy or a slope exceeds the largest double (about e^709)."""
 
 
-def finite(value: Array, name: str, heads: Heads) -> Array:
+def finite(value: Value, name: str, heads: Heads) -> Value:
     """``value``, unless it overflowed; then a `KernelOverflowError` that says what did."""
-    if not np.isfinite(value).all():
+    if not (isfinite(value) if isinstance(value, float) else np.isfinite(value).all()):
         raise KernelOverflowError(
             f"the {name} overflows double precision (e^709): the largest head has norm "
             f"{heads.norms.max():.4g}; scale the heads down. Softmax velocities stay "
@@ -115,9 +118,7 @@ class Fields:
 
     def energy(self, weights: Array) -> float:
         """``E = 1/2 sum_i a_i V(x_i)`` when ``at`` are the measure's own points."""
-        with np.errstate(over="ignore"):
-            value = np.asarray(0.5 * weights @ self.first_variation)
-        return float(finite(value, "energy", self.heads))
+        return finite(0.5 * float(weights @ self.first_variation), "energy", self.heads)
 
     @cached_property
     def log_mobility_gradient(self) -> Array:
@@ -180,8 +181,8 @@ class Fields:
         lengths = np.sqrt(np.einsum("md,md->m", vectors, vectors))
         with np.errstate(over="ignore", divide="ignore"):
             logs = self.log_effective_mobility + 2 * np.log(lengths)
-            total = np.asarray(weights @ np.exp(logs))
-        return float(finite(total, name, self.heads))
+            total = float(weights @ np.exp(logs))
+        return finite(total, name, self.heads)
 
     def slope_squared(self, weights: Array) -> float:
         """``G^2 = int |p|^2 / bhat dmu = int bhat |v_grad|^2 dmu``."""
@@ -204,8 +205,8 @@ class Fields:
         rates = np.einsum("md,hmd->hm", self.at, means)
         with np.errstate(over="ignore", invalid="ignore"):
             density = np.einsum("hm,hm->m", self._weighted_mobility, rates)
-            value = np.asarray(0.5 * self.sign * weights @ density)
-        return float(finite(value, "time derivative of the energy", self.heads))
+            value = 0.5 * self.sign * float(weights @ density)
+        return finite(value, "time derivative of the energy", self.heads)
 
     def first_variation_hessian(self, index: Index = slice(None)) -> Array:
         r"""Riemannian Hessian of V at the points (or some of them) as ambient matrices (m, d, d).

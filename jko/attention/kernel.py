@@ -161,13 +161,16 @@ def exceeds(matrices: Array, bound: float) -> NDArray[np.bool_]:
 
 def moment_payload(points: Array, weights: Array, order: int) -> Array:
     """Columns ``a (1, y, y y^T upper triangle)`` that the exponentials are multiplied with."""
-    parts = [np.ones((points.shape[0], 1))]
+    count, dim = points.shape
+    payload = np.empty((count, (1, 1 + dim, 1 + dim + dim * (dim + 1) // 2)[order]))
+    payload[:, 0] = 1
     if order >= 1:
-        parts.append(points)
+        payload[:, 1 : 1 + dim] = points
     if order >= 2:
-        i, j = upper_triangle(points.shape[1])
-        parts.append(points[:, i] * points[:, j])
-    return weights[:, None] * np.concatenate(parts, axis=1)
+        i, j = upper_triangle(dim)
+        np.multiply(points[:, i], points[:, j], out=payload[:, 1 + dim :])
+    payload *= weights[:, None]
+    return payload
 
 
 def exponential_sums(

@@ -113,8 +113,8 @@ class LowRankFields(Fields):
         rates = np.einsum("hmn,hmn->hm", self.share, scores)
         with np.errstate(over="ignore", invalid="ignore"):
             density = np.einsum("hm,hm->m", self._weighted_mobility, rates)
-            value = np.asarray(0.5 * self.sign * weights @ density)
-        return float(finite(value, "time derivative of the energy", self.heads))
+            value = 0.5 * self.sign * float(weights @ density)
+        return finite(value, "time derivative of the energy", self.heads)
 
 
 def _scores(heads: FactoredHeads, at: Array, points: Array) -> tuple[Array, Array]:

@@ -121,21 +121,21 @@ def potential_excess(problems: TokenProblems, coupling: Coupling, at: Evaluation
     own, potential = token_values(problem, at, coupling), at.fields.first_variation
     stiffness = cost.mobility / (2 * problem.step)
     # rounding of 2 - 2 <x, y>, and of the values themselves
-    noise = 8 * np.finfo(float).eps * (stiffness + np.abs(own))
-    # f_i(y_j) < own_i needs 2 stiffness_i (1 - <x_i, y_j>) + V_j < own_i
-    level = own + noise - 2 * stiffness
+    noise = 16 * np.finfo(float).eps * (stiffness + np.abs(own) + np.abs(potential).max())
+    # f_i(y_j) < own_i needs 2 stiffness_i (1 - <x_i, y_j>) + V_j - own_i < 0
+    one = np.ones((n, 1))
+    sources = [(-2 * stiffness)[:, None] * cost.points, one, (2 * stiffness - own - noise)[:, None]]
+    left = np.concatenate(sources, axis=1)
+    right = np.concatenate([at.points, potential[:, None], one], axis=1).T
     excess = 0.0
     height = max(1, PAIR_BLOCK // n)
     for start in range(0, n, height):
-        part = slice(start, start + height)
-        bound = (-2 * stiffness[part, None] * cost.points[part]) @ at.points.T
-        bound += potential
+        bound = left[start : start + height] @ right
         if coupling.identity:
             np.fill_diagonal(bound[:, start:], np.inf)
-        close = bound < level[part, None]
-        if not close.any():
+        if bound.min() >= 0:
             continue
-        rows, columns = np.nonzero(close)
+        rows, columns = np.nonzero(bound < 0)
         rows += start
         drop = own[rows] - problems.values(rows, at.points[columns], potential[columns])
         largest = np.zeros(n)

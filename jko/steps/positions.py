@@ -105,6 +105,8 @@ def _quasi_newton(
             since_best += 5
             continue
         new, length = found
+        if new.norm <= tolerance:
+            return new, iteration, True
         moved = sphere.project(new.points, length * direction)
         change = new.gradient - sphere.project(new.points, at.gradient)
         curvature = space.dot(moved, change)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,8 +252,8 @@ class Objective:
             gradient = gradient + factor * coupling.per_target(pairs.gradient)
             terms.append(pairs)
         with np.errstate(over="ignore", invalid="ignore"):
-            squared = problem.weights @ np.vecdot(gradient, gradient)
-        norm = float(np.sqrt(finite(squared, "squared gradient of the step", fields.heads)))
+            squared = float(problem.weights @ np.vecdot(gradient, gradient))
+        norm = sqrt(finite(squared, "squared gradient of the step", fields.heads))
         return Evaluation(
             points=y,
             value=transport + energy,
