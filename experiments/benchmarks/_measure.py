@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from jko.attention.compiled import instruction_set
 
 #: Seconds between the runs of two sides.
 PAUSE = 0.2
@@ -107,6 +108,7 @@ def machine() -> list[str]:
         f"{platform.system()}, Python {platform.python_version()}",
         ", ".join(f"{name} {version}" for name, version in _versions().items()),
         f"BLAS: {_blas()}",
+        f"Kernel sums: {instruction_set() or 'numpy, no compiled code'}",
     ]
     if hasattr(os, "getloadavg"):
         lines.append(f"Load average of the machine at the end of the run: {os.getloadavg()[0]:.1f}")

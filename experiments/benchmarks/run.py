@@ -39,9 +39,9 @@ BENCHMARKS = {
 INTRODUCTION = """\
 # Benchmarks
 
-Both sides of every comparison run in turn in one process; a ratio is the median of the ratios of
-runs made one after the other, so that a change of the machine's speed meets both. Times are
-medians. This page is written by
+Both sides of every comparison run in turn in one process, each at work for a tenth of a second before
+it is measured; a ratio is the median of the ratios of turns made one after the other, so that a change
+of the machine's speed meets both. Times are medians. This page is written by
 
     python experiments/benchmarks/run.py --page docs/benchmarks.md
 """

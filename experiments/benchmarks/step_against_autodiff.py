@@ -53,7 +53,7 @@ class Comparison:
 
 
 def step_against_autodiff(quick: bool) -> Section:
-    n, repetitions = (40, 1) if quick else (200, 15)
+    n, repetitions = (40, 1) if quick else (200, 25)
     cases = CASES[1:2] if quick else CASES
     rows, verdicts = [], []
     for scale, step in cases:
