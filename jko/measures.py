@@ -64,9 +64,12 @@ class TokenCloud:
         )
 
     def _at(self, points: Array) -> TokenCloud:
-        """The same weights at other points, which are taken for the unit vectors they are."""
+        """The same weights at other points, which are known to be unit vectors to rounding.
+
+        Normalised as in the constructor, which leaves them as they are when they are read back.
+        """
         cloud = object.__new__(TokenCloud)
-        object.__setattr__(cloud, "points", frozen(points))
+        object.__setattr__(cloud, "points", frozen(sphere.normalize(points)))
         object.__setattr__(cloud, "weights", self.weights)
         return cloud
 

@@ -221,6 +221,8 @@ def started(root, config):
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "COLUMNS": "200"},
+        # not the checkout, whose package would be found before the installed one
+        cwd=root.parent,
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
