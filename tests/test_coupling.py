@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from jko import AttentionModel, Heads, TokenCloud, proximal_step, sphere
-from jko.steps import positions
+from jko.steps import coupling as couplings
 from jko.steps.coupling import TokenCoupling
 from jko.steps.positions import hessian_product
 from jko.steps.preconditioner import Preconditioner
@@ -112,8 +112,25 @@ def test_steps_need_fewer_passes_with_it(monkeypatch):
         return sum(r.stats.gradient_evaluations for r in results), results
 
     with_it, results = passes()
-    monkeypatch.setattr(positions, "COUPLED_TOKENS", 0)
+    monkeypatch.setattr(couplings, "COUPLED_TOKENS", 0)
     without, others = passes()
     assert with_it <= 0.8 * without
     for one, other in zip(results, others, strict=True):
         assert one.objective == pytest.approx(other.objective, abs=1e-15)
+
+
+def test_strong_heads_go_without(monkeypatch):
+    """Quadratic polynomials tell nothing of kernels this narrow: the step is that of the blocks."""
+    model, cloud = model_of(2, 3, 11.0), TokenCloud.uniform(30, 3, 1)
+    one = proximal_step(model, cloud, 0, 0.02, certify="none")
+    monkeypatch.setattr(couplings, "COUPLED_TOKENS", 0)
+    other = proximal_step(model, cloud, 0, 0.02, certify="none")
+    assert one.stats == other.stats
+    np.testing.assert_array_equal(one.cloud.points, other.cloud.points)
+
+
+def test_values_at_the_bound_of_the_potential_warn_of_nothing():
+    """Strong attraction: tokens end where V is its bound, to more digits than the noise allows."""
+    model = AttentionModel(Heads(np.diag([290.0, 0, 0])), -1)
+    result = proximal_step(model, TokenCloud.uniform(20, 3, 0), 0, 0.1)
+    assert result.success

@@ -178,6 +178,14 @@ static void multiply(const double *x, size_t count, size_t dim, const double *ma
         }
 }
 
+static int fits(const struct call *c, int symmetric)
+{
+    return (!symmetric || c->sources == c->targets) && shaped(&c->points, c->sources * c->dim) &&
+           shaped(&c->payload, c->sources * c->columns) && shaped(&c->at, c->targets * c->dim) &&
+           shaped(&c->matrices, c->heads * c->dim * c->dim) &&
+           shaped(&c->total, c->heads * c->targets * c->columns);
+}
+
 static PyObject *evaluate(PyObject *args, int symmetric)
 {
     struct call c = {.parts = 1};
@@ -189,11 +197,7 @@ static PyObject *evaluate(PyObject *args, int symmetric)
     c.sources = c.dim > 0 ? (size_t)c.points.len / sizeof(double) / c.dim : 0;
     const size_t lanes = chosen->lanes;
     loop *run = chosen->find(symmetric, c.dim, c.columns);
-    if (run == NULL || heads < 0 || targets < 0 || part < 0 || parts < 1 ||
-        (symmetric && c.sources != c.targets) || !shaped(&c.points, c.sources * c.dim) ||
-        !shaped(&c.payload, c.sources * c.columns) ||
-        !shaped(&c.at, c.targets * c.dim) || !shaped(&c.matrices, c.heads * c.dim * c.dim) ||
-        !shaped(&c.total, c.heads * c.targets * c.columns)) {
+    if (run == NULL || heads < 0 || targets < 0 || part < 0 || parts < 1 || !fits(&c, symmetric)) {
         release(&c);
         PyErr_SetString(PyExc_ValueError, "arrays of these sizes are not supported");
         return NULL;

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .threads import PARALLEL_WORK, run_tasks
+from .threads import PARALLEL_WORK, SYMMETRIC_TASKS, run_tasks
 
 try:
     from . import _compiled
@@ -30,10 +30,6 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-
-#: Tasks that a symmetric evaluation is cut into when it has fewer heads: enough to balance
-#: threads, few enough for one accumulator each.
-SYMMETRIC_TASKS = 16
 
 #: Exponentials of one task between targets and other sources, and points of one of a series.
 TASK_WORK = 2_000_000

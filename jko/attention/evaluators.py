@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from .._validation import choice
 from .compiled import is_compiled
 from .harmonic import HarmonicKernel, degree_groups
-from .kernel import DenseKernel, Kernel, KernelSums
+from .kernel import DenseKernel, Kernel, KernelSums, payload_columns
 
 __all__ = ["AutoKernel", "make_kernel"]
 
@@ -141,7 +141,7 @@ def harmonic_seconds(
     targets: int, sources: int, heads: int, dim: int, order: int, degree: int
 ) -> float:
     """Time of a harmonic evaluation on one thread, by the measured costs."""
-    columns = (1, 1 + dim, 1 + dim + dim * (dim + 1) // 2)[order]
+    columns = payload_columns(dim, order)
     size = degree + 1
     nodes = 2 * size if dim == 2 else 2 * size**2
     entries = 1 if dim == 2 else 2 * size

@@ -46,6 +46,7 @@ from .kernel import (
     exceeds,
     exponential_sums,
     moment_payload,
+    payload_columns,
 )
 
 __all__ = ["HarmonicEvaluation", "HarmonicKernel", "degree_groups"]
@@ -320,7 +321,7 @@ def degree_groups(degrees: NDArray[np.intp]) -> list[NDArray[np.intp]]:
 
 def _empty_sums(problem: _Problem) -> KernelSums:
     shape = (problem.matrices.shape[0], problem.at.shape[0])
-    columns = moment_payload(problem.points[:0], problem.weights[:0], problem.order).shape[1]
+    columns = payload_columns(problem.dim, problem.order)
     shift = np.zeros(shape) if exceeds(problem.matrices, UNSHIFTED_NORM).any() else None
     return KernelSums(order=problem.order, totals=np.empty((*shape, columns)), shift=shift)
 

@@ -159,10 +159,15 @@ def exceeds(matrices: Array, bound: float) -> NDArray[np.bool_]:
     return exceeds
 
 
+def payload_columns(dim: int, order: int) -> int:
+    """Columns of `moment_payload`."""
+    return (1, 1 + dim, 1 + dim + dim * (dim + 1) // 2)[order]
+
+
 def moment_payload(points: Array, weights: Array, order: int) -> Array:
     """Columns ``a (1, y, y y^T upper triangle)`` that the exponentials are multiplied with."""
     count, dim = points.shape
-    payload = np.empty((count, (1, 1 + dim, 1 + dim + dim * (dim + 1) // 2)[order]))
+    payload = np.empty((count, payload_columns(dim, order)))
     payload[:, 0] = 1
     if order >= 1:
         payload[:, 1 : 1 + dim] = points

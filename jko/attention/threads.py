@@ -15,6 +15,10 @@ Result = TypeVar("Result")
 #: Exponentials below which threads cost more than they save (about a millisecond).
 PARALLEL_WORK = 2_000_000
 
+#: Tasks that a symmetric evaluation is cut into when it has fewer heads: enough to balance
+#: threads, few enough for one accumulator each.
+SYMMETRIC_TASKS = 16
+
 
 def available_processors() -> int:
     """Processors that this process may use."""

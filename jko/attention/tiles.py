@@ -14,7 +14,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from .threads import run_tasks
+from .threads import SYMMETRIC_TASKS, run_tasks
 
 __all__ = ["row_sums", "tiled_sums"]
 
@@ -33,10 +33,6 @@ SERIAL_PRODUCT = 262_144
 #: own threads then do better than ours.
 BLAS_DIMENSION = 33
 BLAS_TILE_ENTRIES = 1_048_576
-
-#: Tasks that a symmetric evaluation is cut into when it has fewer heads: enough to balance
-#: threads, few enough for one accumulator each.
-SYMMETRIC_TASKS = 16
 
 #: Fewer tokens than this fit one tile: there is no symmetric half to save.
 SYMMETRIC_COUNT = 257

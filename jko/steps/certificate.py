@@ -177,7 +177,8 @@ def local_proof(
     problem, cost = problems.problem, problems.anchors[0].cost
     mobility = cost.mobility
     noise = RESOLUTION * np.maximum(np.abs(value), 1)
-    by_lower = np.sqrt(2 * problem.step * (value - bounds.lower + noise) / mobility)
+    above = np.maximum(value - bounds.lower, 0) + noise
+    by_lower = np.sqrt(2 * problem.step * above / mobility)
     excess = np.maximum(value - _source_floor(at, bounds), 0) + noise
     slope = np.float64(bounds.lipschitz)
     with np.errstate(over="ignore"):

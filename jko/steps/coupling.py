@@ -21,20 +21,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..attention.fields import Fields
+from ..attention.heads import Heads
 from ..attention.kernel import moment_payload
 
-__all__ = ["COUPLED_TOKENS", "TokenCoupling"]
+__all__ = ["COUPLED_TOKENS", "TokenCoupling", "worth_coupling"]
 
 Array = NDArray[np.float64]
 
 #: Tokens up to which the images are kept: ``H (d^2 + 3 d) / 2`` numbers each.
 COUPLED_TOKENS = 50_000
 
+#: Norm of the heads up to which quadratic polynomials tell enough of their kernels.
+COUPLED_NORM = 10.0
+
 #: Dimension up to which the quadratic polynomials are used.
 QUADRATIC_DIMENSION = 3
 
 #: Eigenvalues of the small matrices far below this share of their norm count as zero.
 CUTOFF = 1e-6
+
+
+def worth_coupling(count: int, heads: Heads) -> bool:
+    """Whether steps of ``count`` tokens are solved in fewer passes, and memory, with the coupling."""
+    return count <= COUPLED_TOKENS and bool(heads.norms.max() <= COUPLED_NORM)
 
 
 class TokenCoupling:

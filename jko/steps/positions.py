@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import sphere
-from .coupling import COUPLED_TOKENS
+from .coupling import worth_coupling
 from .memory import remembered_pairs
 from .preconditioner import Preconditioner, series_terms
 from .problem import Evaluation, Objective
@@ -79,7 +79,7 @@ def _quasi_newton(
     pairs: deque[tuple[Array, Array]] = deque(maxlen=remembered_pairs(*at.points.shape))
     best, since_best = at.norm, 0
     iteration = 0
-    coupled = at.points.shape[0] <= COUPLED_TOKENS
+    coupled = worth_coupling(at.points.shape[0], at.fields.heads)
     fast, precondition = False, None
     while at.norm > tolerance:
         if objective.evaluations >= max_evaluations or since_best > 15:
@@ -92,7 +92,7 @@ def _quasi_newton(
         slope = space.dot(at.gradient, direction)
         if slope >= 0 or not np.isfinite(slope):
             pairs.clear()
-            direction = clipped(-precondition(at.points, at.gradient))
+            direction = clipped(-precondition(at.points, at.gradient, terms))
             slope = space.dot(at.gradient, direction)
         if iteration == 1:
             fast = float(lengths(direction).max()) <= SHORT_MOVE

@@ -7,8 +7,8 @@ Its vectors stay on the workers.  What L-BFGS needs of them are inner products,
           \langle y_i, M^{-1} g\rangle, \quad \langle y_i, M^{-1} y_j\rangle,
 
 which add up over the shards like energies, moments and the two halves of a product with the
-coupling do; the client turns them into the coefficients of the direction.  Labels are kept: the plan is the identity, which the O(n)
-certificate proves where it proves every token.
+coupling do; the client turns them into the coefficients of the direction.  Labels are kept: the
+plan is the identity, which the O(n) certificate proves where it proves every token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .bounds import PotentialBounds
 from .branch import Curvature
 from .cells import Cells
 from .certificate import SURVEY_TOKENS
-from .coupling import COUPLED_TOKENS
+from .coupling import worth_coupling
 from .memory import pass_order
 from .positions import FAST, SHORT_MOVE, SUFFICIENT_DECREASE
 from .preconditioner import series_terms
@@ -177,7 +177,8 @@ class _Solver:
     def minimise(self, tolerance: float, max_evaluations: int) -> StepStatus:
         """L-BFGS as in `jko.steps.positions`."""
         goal = max(tolerance * self.at.norm, self.at.rounding)
-        self.coupled = self.cloud.n <= COUPLED_TOKENS and self.order == 2
+        heads = self.model.heads(self.energy_time)
+        self.coupled = self.order == 2 and worth_coupling(self.cloud.n, heads)
         fast, fresh = False, True
         while self.at.norm > goal:
             if self.evaluations >= max_evaluations:
