@@ -129,8 +129,9 @@ def test_strong_heads_go_without(monkeypatch):
     np.testing.assert_array_equal(one.cloud.points, other.cloud.points)
 
 
-def test_values_at_the_bound_of_the_potential_warn_of_nothing():
+def test_values_at_the_bound_of_the_potential_warn_of_nothing(monkeypatch):
     """Strong attraction: tokens end where V is its bound, to more digits than the noise allows."""
+    monkeypatch.setattr(couplings, "COUPLED_NORM", np.inf)
     model = AttentionModel(Heads(np.diag([290.0, 0, 0])), -1)
     result = proximal_step(model, TokenCloud.uniform(20, 3, 0), 0, 0.1)
     assert result.success
